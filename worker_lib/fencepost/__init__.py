@@ -1,0 +1,1 @@
+"""Leased tasks with enforced fencing tokens."""

@@ -1,0 +1,1 @@
+"""The durable outbox of a worker: one SQLite file."""

@@ -20,6 +20,11 @@ _MARKER_PATH = "/apis/fencepost.dev/v1alpha1/namespaces/default/leasedtasks/audi
 _MARKER_AGENT = "fencepost-audit-marker/"
 
 
+def audit_logs_in(folder: Path) -> list[Path]:
+    """The logs of a control plane that keeps its files in that folder, one for each API server."""
+    return sorted(folder.glob("audit-*.jsonl"))
+
+
 def audit_events(logs: Sequence[Path], api: KubeApi) -> list[Json]:
     """All events written so far, oldest first within each log.
 

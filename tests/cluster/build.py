@@ -139,6 +139,11 @@ def binaries() -> Binaries:
     return Binaries(**{field.name: found[field.name.replace("_", "-")] for field in fields(Binaries)})
 
 
+def built_kubectl() -> Path:
+    """kubectl alone, for a cluster that others run. Raises `BuildError` like `binaries`."""
+    return _supplied().get("kubectl") or _built(KUBERNETES, ["kubectl"]) / "kubectl"
+
+
 def everything_is_built() -> bool:
     """Whether `binaries()` would return at once."""
     supplied = _supplied()

@@ -12,7 +12,8 @@ a client that keeps dialling a dead port inside that range may connect to itself
 
 from __future__ import annotations
 
-import json
+import contextlib
+import fcntl
 import random
 import secrets
 import shutil
@@ -24,17 +25,18 @@ from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 from urllib.request import urlopen
 
-from tests.cluster.audit import audit_events
+from tests.cluster.audit import audit_events, audit_logs_in
 from tests.cluster.build import Binaries, binaries
 from tests.cluster.kube_api import Json, KubeApi
-from tests.cluster.kubectl import kubeconfig_content, run_kubectl
+from tests.cluster.kubectl import kubeconfig_content, run_kubectl, write_kubeconfig
 from tests.cluster.server_process import ServerError, ServerProcess
 
 ADMIN = "fencepost-admin"
 AUDIT_POLICY = Path(__file__).parent / "audit_policy.yaml"
+FOLDER_PREFIX = "fencepost-control-plane-"
 LOWEST_PORT = 20_000
 
 CONTROLLERS = (
@@ -57,7 +59,7 @@ class ControlPlane:
     def __init__(self, *, programs: Binaries | None = None, fsync: bool = False) -> None:
         """`fsync=False` is what envtest does: data survives the death of a process, not of the machine."""
         self._programs = programs or binaries()
-        self.folder = Path(tempfile.mkdtemp(prefix="fencepost-control-plane-"))
+        self.folder, self._ownership = _new_folder()
         self.admin_token = secrets.token_urlsafe(24)
         self._etcd_port, self._etcd_peer_port, port = (free_port() for _ in range(3))
         self.server = f"https://127.0.0.1:{port}"
@@ -85,6 +87,7 @@ class ControlPlane:
         """Ends everything and removes the data. May be called twice."""
         self._kill_all()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._ownership.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -93,6 +96,10 @@ class ControlPlane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def kubectl_program(self) -> Path:
+        return self._programs.kubectl
 
     def pids(self) -> list[int]:
         """The process ids of what runs now."""
@@ -130,18 +137,12 @@ class ControlPlane:
 
     def kubeconfig(self, path: Path, *, token: str | None = None, server: str | None = None) -> Path:
         """Writes a kubeconfig for the admin, or for whose `token` that is; returns `path`."""
-        path.touch(mode=0o600)
-        path.write_text(
-            json.dumps(
-                kubeconfig_content(
-                    server=server or self.server,
-                    authorities_pem=self.ca_file.read_text(),
-                    token=token or self.admin_token,
-                ),
-                indent=1,
-            )
+        content = kubeconfig_content(
+            server=server or self.server,
+            authorities_pem=self.ca_file.read_text(),
+            token=token or self.admin_token,
         )
-        return path
+        return write_kubeconfig(path, content)
 
     def kubectl(
         self, *arguments: str, input: str | None = None, check: bool = True
@@ -153,8 +154,13 @@ class ControlPlane:
         """A bound token of a ServiceAccount that exists, good for an hour."""
         return self.kubectl("create", "token", name, "--namespace", namespace).stdout.strip()
 
+    def restart_controllers(self) -> None:
+        """The garbage collector looks for new kinds twice a minute; a fresh one knows them at once."""
+        self.controller_manager.kill()
+        self.controller_manager.start()
+
     def audit_logs(self) -> list[Path]:
-        return sorted(self.folder.glob("audit-*.jsonl"))
+        return audit_logs_in(self.folder)
 
     def audit_events(self) -> list[Json]:
         """Every finished request to Fencepost's kinds so far, in the order in which it was written down."""
@@ -250,6 +256,19 @@ class ControlPlane:
             return api.request("GET", "/readyz").ok and api.request("GET", "/api/v1/namespaces/default").ok
         except (OSError, HTTPException):
             return False
+
+
+def _new_folder() -> tuple[Path, TextIO]:
+    """A folder of our own, with a lock that lasts as long as we do: that is how a left folder is told."""
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/owner"):
+        with contextlib.suppress(OSError), open(left) as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its owner lives
+            shutil.rmtree(left.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    ownership = open(folder / "owner.new", "w")  # noqa: SIM115 - held until `stop`
+    fcntl.flock(ownership, fcntl.LOCK_EX)
+    (folder / "owner.new").rename(folder / "owner")  # not to be seen before it is locked
+    return folder, ownership
 
 
 def free_port() -> int:

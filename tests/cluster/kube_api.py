@@ -102,8 +102,11 @@ def _parsed(content: bytes) -> Json:
         return content.decode(errors="replace")
 
 
-def api_of_kubeconfig(kubectl: Path, kubeconfig: Path) -> KubeApi:
-    """The current context of that file. Raises `ValueError` where it is of no use to tests."""
+def api_of_kubeconfig(kubectl: Path, kubeconfig: Path) -> tuple[KubeApi, str | None]:
+    """The current context of that file, and its token if it has one.
+
+    Raises `ValueError` where it is of no use to tests.
+    """
     command = [
         str(kubectl),
         f"--kubeconfig={kubeconfig}",
@@ -133,7 +136,7 @@ def api_of_kubeconfig(kubectl: Path, kubeconfig: Path) -> KubeApi:
         raise ValueError(
             f"{kubeconfig}: the user has no token and no client certificate (plugins cannot be used)"
         )
-    return api
+    return api, user.get("token")
 
 
 def _decoded(text: str) -> str:

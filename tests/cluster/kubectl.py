@@ -6,6 +6,7 @@ Nothing here ever reads the user's own kubeconfig: the file is always named, and
 from __future__ import annotations
 
 import base64
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -40,16 +41,25 @@ def run_kubectl(
     return done
 
 
-def kubeconfig_content(*, server: str, authorities_pem: str, token: str) -> Json:
-    """A kubeconfig with one context named `fencepost`, everything inlined."""
+def kubeconfig_content(
+    *, server: str, authorities_pem: str, token: str, name: str = "fencepost", namespace: str = "default"
+) -> Json:
+    """A kubeconfig with one context of that name, everything inlined."""
     authorities = base64.b64encode(authorities_pem.encode()).decode()
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": "fencepost", "cluster": {"server": server, "certificate-authority-data": authorities}}
+            {"name": name, "cluster": {"server": server, "certificate-authority-data": authorities}}
         ],
-        "users": [{"name": "fencepost", "user": {"token": token}}],
-        "contexts": [{"name": "fencepost", "context": {"cluster": "fencepost", "user": "fencepost"}}],
-        "current-context": "fencepost",
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
+        "current-context": name,
     }
+
+
+def write_kubeconfig(path: Path, content: Json) -> Path:
+    """Writes it readable for its owner only (it holds a token); JSON, which is YAML too. Returns `path`."""
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path

@@ -120,6 +120,14 @@ class TaskStore(TaskWriter, Protocol):
     async def claimed_by_outbox(self, outbox: str) -> Sequence[Task]:
         """All tasks, settled ones too, whose last lease names this outbox: what an audit compares."""
 
+    async def accepted_elsewhere(self, task: Task, payload_sha256: str) -> str:
+        """The hash of the receipt that has this `Ok` payload in a dedup scope wider than the task, or empty.
+
+        What `judge` takes as `elsewhere`. Empty where only the scope `Task` is served. A hint: the submit
+        itself compares, and is refused with PRECONDITION if another payload came first.
+        """
+        return ""
+
     async def job(self, key: ObjectKey) -> Job | None:
         """The job as it is now; None if there is none."""
 

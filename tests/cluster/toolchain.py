@@ -32,7 +32,7 @@ class ToolchainError(Exception):
 def go_command(*, needed: Version, cache: Path, say: Callable[[str], None]) -> Path:
     """The path of a `go` of at least the version `needed`; installs one under `cache` if there is none."""
     present = shutil.which("go")
-    for candidate in [Path(present)] if present else list(USUAL_PLACES):
+    for candidate in ([Path(present)] if present else []) + list(USUAL_PLACES):
         version = go_version(candidate)
         if version is not None and version >= needed:
             return candidate

@@ -134,7 +134,7 @@ class JobStatus:
 
     state: JobState = JobState.RUNNING
     created: int = 0
-    branches: Mapping[str, BranchRecord] = field(default=NO_RECORDS)
+    branches: Mapping[str, BranchRecord] = field(default_factory=lambda: NO_RECORDS)
     snapshot: Snapshot | None = None
     continuation: ContinuationRecord | None = None
     conditions: tuple[Condition, ...] = ()

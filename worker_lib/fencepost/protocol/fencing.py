@@ -14,6 +14,7 @@ from typing import Final
 from fencepost.protocol import limits
 from fencepost.protocol.task import Task
 
+# `$` alone would let a line break through in Python: the functions below match the whole text.
 TOKEN_PATTERN: Final = r"^(0|[1-9][0-9]{0,15})$"
 COUNTER_PATTERN: Final = r"^(0|[1-9][0-9]{0,8})$"
 HOLDER_PATTERN: Final = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9a-z]{1,64}$"
@@ -29,7 +30,7 @@ class NotCanonical(ValueError):  # noqa: N818
 
 def token_of(text: str) -> int:
     """The fencing token that `text` says; raises `NotCanonical` (leading zeros, signs, over 2^53 − 1)."""
-    if not _TOKEN.match(text) or int(text) > limits.FENCING_TOKEN_MAX:
+    if not _TOKEN.fullmatch(text) or int(text) > limits.FENCING_TOKEN_MAX:
         raise NotCanonical(
             f"{text!r} is no fencing token: a whole number from 0 to {limits.FENCING_TOKEN_MAX}"
         )
@@ -38,7 +39,7 @@ def token_of(text: str) -> int:
 
 def counter_of(text: str) -> int:
     """The count of renewals or failures that `text` says; raises `NotCanonical`."""
-    if not _COUNTER.match(text):
+    if not _COUNTER.fullmatch(text):
         raise NotCanonical(f"{text!r} is no counter: a whole number from 0 to {limits.COUNTER_MAX}")
     return int(text)
 
@@ -49,7 +50,7 @@ def holder_name(outbox: str, incarnation: str) -> str:
     Raises `NotCanonical` if the result is no holder.
     """
     holder = f"{outbox}/{incarnation}"
-    if not _HOLDER.match(holder):
+    if not _HOLDER.fullmatch(holder):
         raise NotCanonical(
             f"{holder!r} is no holder: expected a lower-case UUID, a slash and 1 to 64 of 0-9 a-z"
         )

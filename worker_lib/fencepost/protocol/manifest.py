@@ -27,8 +27,8 @@ def manifest_text(digests: Mapping[str, str]) -> str:
 def parse_manifest(text: str) -> dict[str, str]:
     """Path to digest; raises `ManifestRefused` with the line that is none, or that repeats a path."""
     digests: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        match = _LINE.match(line)
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
+        match = _LINE.fullmatch(line)
         if match is None or match.group(2) in digests:
             raise ManifestRefused(f"line {number} is no manifest line, or repeats a path: {line[:80]!r}")
         digests[match.group(2)] = match.group(1)

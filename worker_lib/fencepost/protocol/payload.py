@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import rfc8785
@@ -64,12 +65,18 @@ def canonical_json(value: object) -> str:
 
 
 def refuse_too_deep(value: object) -> None:
-    """Refuse nesting beyond the limit without recursing, so that no input can exhaust the stack."""
+    """Refuse nesting beyond the limit without recursing, so that no input can exhaust the stack.
+
+    Nor the memory: values that share their parts (YAML aliases) can stand for far more than they take.
+    """
     level: list[object] = [value]
     for _ in range(limits.REQUEST_DEPTH_MAX):
-        level = [inner for outer in level for inner in _children(outer)]
+        inside = (inner for outer in level for inner in _children(outer))
+        level = list(islice(inside, limits.OBJECT_BYTES_MAX + 1))
         if not level:
             return
+        if len(level) > limits.OBJECT_BYTES_MAX:
+            raise PayloadRefused(f"more than {limits.OBJECT_BYTES_MAX} values: no object can hold them")
     raise PayloadRefused(f"nested deeper than {limits.REQUEST_DEPTH_MAX} levels")
 
 

@@ -48,8 +48,9 @@ def status_after(judgement: Judgement, task: Task | None, *, outbox: str) -> Row
     first says that the caller's keys are not unique, and that is for a person to see. A stale row of a task
     that is settled has nothing left to wait for.
     """
-    if judgement.verdict is Verdict.DUPLICATE and judgement.receipt is not None:
-        ours = judgement.receipt.holder.partition("/")[0] == outbox
+    if judgement.verdict is Verdict.DUPLICATE:
+        receipt = judgement.receipt
+        ours = receipt is not None and receipt.holder.partition("/")[0] == outbox
         return RowStatus.ACKNOWLEDGED if ours else RowStatus.DEAD
     status = AFTER_VERDICT[judgement.verdict]
     if status is RowStatus.PARKED and (task is None or task.settled):

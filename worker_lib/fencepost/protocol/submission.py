@@ -22,7 +22,7 @@ from fencepost.protocol import dedup, limits
 from fencepost.protocol.fencing import is_current
 from fencepost.protocol.payload import sha256_hex
 from fencepost.protocol.receipt import sealed
-from fencepost.protocol.task import Kind, LeaseEnd, Outcome, Reason, Receipt, Task
+from fencepost.protocol.task import OPERATOR_HOLDER, Kind, LeaseEnd, Outcome, Reason, Receipt, Task
 
 
 class Verdict(StrEnum):
@@ -131,11 +131,13 @@ def judge(task: Task | None, submission: Submission, *, elsewhere: str = "") -> 
 
 
 def refuse_contradiction(submission: Submission) -> None:
-    """Raises `ValueError`: Unknown has an empty value, a row is Ok."""
+    """Raises `ValueError`: Unknown has an empty value, a row is Ok, a lease is token *and* holder."""
     if submission.outcome is Outcome.UNKNOWN and submission.value:
         raise ValueError("an Unknown outcome has an empty value")
     if submission.kind is Kind.ROW and submission.outcome is not Outcome.OK:
         raise ValueError("a row has the outcome Ok")
+    if (submission.token is None) is not (submission.holder is None):
+        raise ValueError("a submit names token and holder of its lease, a report neither")
 
 
 def same_body(receipt: Receipt, submission: Submission) -> bool:
@@ -158,7 +160,7 @@ def _replay(task: Task, submission: Submission) -> Judgement | None:
 
 
 def _stale(task: Task, submission: Submission) -> Judgement | None:
-    if submission.token is None or submission.holder is None:
+    if submission.token is None or submission.holder is None:  # a report: `refuse_contradiction`
         return None
     if is_current(task, token=submission.token, holder=submission.holder):
         return None
@@ -178,10 +180,11 @@ def _ran_out(task: Task, submission: Submission) -> bool:
 
 
 def _terminal(task: Task, submission: Submission) -> Judgement | None:
-    settling = task.settling_receipt
-    if settling is None:
+    if not task.settled:
         return None
-    same = same_body(settling, submission)
+    settling = task.settling_receipt
+    said = (submission.outcome, submission.payload_sha256)
+    same = settling is not None and (settling.outcome, settling.payload_sha256) == said
     verdict = Verdict.ALREADY_TERMINAL if same else Verdict.TERMINAL_CONFLICT
     return Judgement(verdict=verdict, receipt=settling, message=f"the task is {task.state.value}")
 
@@ -214,7 +217,7 @@ def new_receipt(
     receipt = Receipt(
         idempotency_key=submission.idempotency_key,
         fencing_token=token,
-        holder=submission.holder or "operator",
+        holder=submission.holder or OPERATOR_HOLDER,
         kind=submission.kind,
         outcome=submission.outcome,
         value=submission.value,

@@ -14,7 +14,8 @@ Release    worker   token, holder, state                              `lease.LEA
 Submit     worker   token, holder, state, head                        one more receipt, `lease.SUBMITS`
 Revoke     operator token, holder, renewals, state                    `lease.LEASE_ENDS`; the token stays
 Requeue    operator token, hold, state                                no hold
-Settle     operator token, no holder, state, head                     a receipt of the operator's own
+Settle     operator token, no holder, state, head                     a receipt of the operator's own; from a
+                                                                     report of Unknown also hold Unknown
 ========== ======== ================================================= =====================================
 
 (An emitted row is a `Submit` of a receipt of kind Row.)
@@ -31,7 +32,18 @@ from enum import Enum
 
 from fencepost.protocol import lease
 from fencepost.protocol.fencing import is_current
-from fencepost.protocol.task import Hold, Kind, LeaseEnd, ObjectKey, Outcome, Reason, Receipt, State, Task
+from fencepost.protocol.task import (
+    OPERATOR_HOLDER,
+    Hold,
+    Kind,
+    LeaseEnd,
+    ObjectKey,
+    Outcome,
+    Reason,
+    Receipt,
+    State,
+    Task,
+)
 
 
 class MutationRefused(Exception):  # noqa: N818
@@ -235,8 +247,30 @@ def _apply_receipt(task: Task, write: Submit | Settle) -> Task:
         raise MutationRefused(f"{task.key} has another receipt or is settled")
     if any(known.idempotency_key == write.receipt.idempotency_key for known in task.receipts):
         raise MutationRefused(f"{task.key} has a receipt of the key {write.receipt.idempotency_key}")
-    receipts = (*task.receipts, write.receipt)
-    return replace(task, receipts=receipts, state=state_after(task.state, write.receipt))
+    _refuse_foreign_receipt(task, write)
+    state = state_after(task.state, write.receipt)
+    unheld_unknown = state is State.UNKNOWN and not task.held
+    return replace(
+        task,
+        receipts=(*task.receipts, write.receipt),
+        state=state,
+        hold=Hold.UNKNOWN if unheld_unknown else task.hold,
+    )
+
+
+def _refuse_foreign_receipt(task: Task, write: Submit | Settle) -> None:
+    """As the admission rules do: a new receipt is the next one, and this lease's or the operator's."""
+    receipt = write.receipt
+    if (receipt.sequence, receipt.previous) != (task.count + 1, task.head):
+        raise MutationRefused(f"the receipt does not follow the newest one of {task.key}")
+    account = receipt.recorded_by
+    holder = OPERATOR_HOLDER
+    if isinstance(write, Submit):
+        holder, account = write.holder, task.account
+        if receipt.reason is not None:
+            raise MutationRefused("only the operator gives a reason")
+    if (receipt.fencing_token, receipt.holder, receipt.recorded_by) != (task.token, holder, account):
+        raise MutationRefused(f"the receipt names another token, holder or account than {task.key} has")
 
 
 def _refuse_other_lease(task: Task, *, token: int, holder: str) -> None:

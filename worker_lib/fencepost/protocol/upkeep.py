@@ -127,17 +127,25 @@ def _held(task: Task, ages: Ages) -> Decision:
 def _free_or_on_hold(task: Task, ages: Ages, recorded_by: str) -> Decision:
     if task.hold is None:
         return Rest()
-    if not lease.may_requeue(task):
+    if not _may_requeue(task, ages):
         exhausted = task.state is State.OPEN and not lease.failures_left(task)
         if not exhausted:
             return Rest()
         return Act(mutation=settle(task, Reason.FAILURES_EXHAUSTED, recorded_by=recorded_by))
-    wait = backoff_seconds(task.spec.retry_policy, failures=task.failures, spread=spread_of(task))
+    # An Unknown right after its submit is no failure, yet it waits like the first one, or it would spin.
+    failures = max(1, task.failures)
+    wait = backoff_seconds(task.spec.retry_policy, failures=failures, spread=spread_of(task))
     if ages.hold_unchanged < wait:
         return Wait(seconds=wait - ages.hold_unchanged)
     return Act(
         mutation=Requeue(key=task.key, uid=task.uid, token=task.token, hold=task.hold, state=task.state)
     )
+
+
+def _may_requeue(task: Task, ages: Ages) -> bool:
+    """Past its deadline an Unknown is not run again: it waits for a report."""
+    deadline = task.spec.active_deadline_seconds
+    return lease.may_requeue(task) and (deadline is None or ages.task < deadline)
 
 
 def _earlier(decision: Decision, seconds: float | None) -> Decision:

@@ -27,9 +27,10 @@ from fencepost.protocol.job import (
     JobStatus,
     Snapshot,
 )
+from fencepost.protocol.mutation import state_after
 from fencepost.protocol.payload import canonical_json, sha256_hex
 from fencepost.protocol.receipt import ChainBroken, verify_chain
-from fencepost.protocol.task import Outcome, Reason, Task
+from fencepost.protocol.task import Outcome, Reason, State, Task
 
 NAMES_IN_MESSAGE_MAX: Final = 5
 
@@ -58,7 +59,9 @@ class JoinPlan:
 
     `create`: branches whose task is to be made, in order. `look_up`: branches below the mark whose task was
     not seen: read it uncached, then plan again. `retire`: tasks under a branch that is recorded without
-    them: suspend and delete. `status`: what to write, if anything. `wait_seconds`: when to look again.
+    them: suspend and delete, both only at the *version* that was seen, because an old view of a task that
+    has been recorded meanwhile looks just like a late one. `status`: what to write, if anything.
+    `wait_seconds`: when to look again.
     """
 
     create: tuple[Branch, ...] = ()
@@ -91,10 +94,14 @@ def plan(job: Job, children: Mapping[str, Child], *, now: str, batch_due: bool) 
 
 
 def created_mark(job: Job, children: Mapping[str, Child]) -> int:
-    """How many branches, in sorted order, have had their task; it never falls."""
+    """How many branches, in sorted order, have had their task; it never falls.
+
+    A recorded branch has had its task, whether that is still there or not.
+    """
     mark = job.status.created
     for branch in job.sorted_branches[mark:]:
-        if children[branch.name].standing is not Standing.OURS:
+        recorded = branch.name in job.status.branches
+        if not recorded and children[branch.name].standing is not Standing.OURS:
             break
         mark += 1
     return mark
@@ -105,21 +112,29 @@ def to_create(
 ) -> tuple[Branch, ...]:
     """The branches whose task is to be made next, in sorted order, within `parallelism`.
 
-    Only above the mark that is *stored*: below it a task that is gone was deleted, and never runs again.
+    Only above the mark that is *stored*, and never of a branch that is recorded: a task that is gone there
+    was deleted, and never runs again. A task below the mark that is not seen counts as running.
     """
     missing = [
         branch
         for branch in job.sorted_branches[job.status.created :]
-        if children[branch.name].standing in (Standing.UNSEEN, Standing.ABSENT)
+        if branch.name not in records and children[branch.name].standing in _NOT_THERE
     ]
     if job.spec.parallelism is None:
         return tuple(missing)
     unsettled = sum(
         1
-        for branch in job.spec.branches
-        if branch.name not in records and children[branch.name].standing is Standing.OURS
+        for position, branch in enumerate(job.sorted_branches)
+        if branch.name not in records and _is_running(children[branch.name], position < job.status.created)
     )
     return tuple(missing[: max(0, job.spec.parallelism - unsettled)])
+
+
+_NOT_THERE: Final = frozenset({Standing.UNSEEN, Standing.ABSENT})
+
+
+def _is_running(child: Child, below_mark: bool) -> bool:
+    return child.standing is Standing.OURS or (below_mark and child.standing is Standing.UNSEEN)
 
 
 def to_look_up(
@@ -136,7 +151,7 @@ def to_look_up(
 def new_records(job: Job, children: Mapping[str, Child]) -> Mapping[str, BranchRecord]:
     """What has settled and is not recorded yet, in sorted order.
 
-    Raises `ChainBroken` if a receipt's hashes do not match: it is not let in.
+    A task whose receipts do not verify is not let in: its branch stays open, and `conditions` names it.
     """
     room = limits.INLINE_VALUES_BYTES_MAX - sum(
         limits.stored_size(record.value or "") for record in job.status.branches.values()
@@ -157,7 +172,10 @@ def _record(child: Child, *, below_mark: bool, room: int) -> BranchRecord | None
         return TASK_DELETED
     if child.task is None or not child.task.settled:
         return None
-    return record_of(child.task, room=room)
+    try:
+        return record_of(child.task, room=room)
+    except ChainBroken:
+        return None
 
 
 def record_of(task: Task, *, room: int) -> BranchRecord:
@@ -167,8 +185,8 @@ def record_of(task: Task, *, room: int) -> BranchRecord:
     """
     verify_chain(task)
     receipt = task.settling_receipt
-    if receipt is None:
-        raise ChainBroken(f"{task.key} is {task.state.value} without a receipt")
+    if receipt is None or state_after(State.OPEN, receipt) is not task.state:
+        raise ChainBroken(f"{task.key} is {task.state.value} without a receipt that says so")
     size = limits.stored_size(receipt.value)
     inline = size <= min(limits.INLINE_VALUE_BYTES_MAX, room)
     return BranchRecord(
@@ -257,7 +275,6 @@ def _stalled(status: JobStatus) -> tuple[ConditionStatus, str] | None:
 def conditions(job: Job, status: JobStatus, children: Mapping[str, Child]) -> tuple[Condition, ...]:
     """`Succeeded`, `Reconciling` and `Stalled`, so that kubectl wait, Helm and GitOps judge it right."""
     message = progress_sentence(job, status)
-    strangers = sorted(name for name, child in children.items() if child.standing is Standing.STRANGER)
     done = status.snapshot is not None
     if done:
         ok = status.state is JobState.SUCCEEDED
@@ -275,19 +292,26 @@ def conditions(job: Job, status: JobStatus, children: Mapping[str, Child]) -> tu
             reason="CreatingTasks" if creating else "TasksCreated",
             message=f"{status.created}/{len(job.spec.branches)} tasks created",
         ),
-        _stalled_condition(strangers, done=done),
+        _stalled_condition(status, children),
     )
 
 
-def _stalled_condition(strangers: list[str], *, done: bool) -> Condition:
-    if strangers and not done:
-        return Condition(
-            type="Stalled",
-            status=ConditionStatus.TRUE,
-            reason="NameConflict",
-            message=f"another object has the name of the task of {_some(strangers)}: delete or rename it",
-        )
+def _stalled_condition(status: JobStatus, children: Mapping[str, Child]) -> Condition:
+    """What only a person can solve: a name that is taken, or a settled task whose receipts do not verify."""
+    open_names = sorted(name for name in children if name not in status.branches)
+    taken = [name for name in open_names if children[name].standing is Standing.STRANGER]
+    if taken:
+        message = f"another object has the name of the task of {_some(taken)}: delete or rename it"
+        return _is_stalled("NameConflict", message)
+    broken = [name for name in open_names if (task := children[name].task) and task.settled]
+    if broken:
+        message = f"the receipts of the task of {_some(broken)} do not verify: delete the task to reject it"
+        return _is_stalled("ReceiptsBroken", message)
     return Condition(type="Stalled", status=ConditionStatus.FALSE, reason="NotStalled", message="")
+
+
+def _is_stalled(reason: str, message: str) -> Condition:
+    return Condition(type="Stalled", status=ConditionStatus.TRUE, reason=reason, message=message)
 
 
 def progress_sentence(job: Job, status: JobStatus) -> str:

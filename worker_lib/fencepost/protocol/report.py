@@ -1,16 +1,17 @@
 """Reports from outside: an outcome for a branch, told by an event that has an id of its own.
 
 An event id is unique in its store: the same body replays the original answer, another body is a conflict.
-Answers for unknown jobs and unknown branches are kept like all others. A new event on a settled branch is
-ALREADY_TERMINAL if it says the same, else TERMINAL_CONFLICT, a later Unknown included. Reconciling an
-Unknown takes a new event; the old answer stays what it was.
+Answers for unknown jobs and unknown branches are kept like all others; RETRY_LATER is not: it answers
+nothing yet. A new event on a settled branch is ALREADY_TERMINAL if it says the same, else
+TERMINAL_CONFLICT, a later Unknown included. Reconciling an Unknown takes a new event; the old answer stays
+what it was.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencepost.protocol.job import Job
+from fencepost.protocol.job import BranchRecord, Job
 from fencepost.protocol.payload import sha256_hex
 from fencepost.protocol.submission import Judgement, Submission, Verdict, judge
 from fencepost.protocol.task import Kind, Outcome, Receipt, Task
@@ -52,19 +53,31 @@ class ReportJudgement:
 
 
 def judge_report(
-    report: Report, *, known: ReportAnswer | None, job: Job | None, task: Task | None
+    report: Report,
+    *,
+    known: ReportAnswer | None,
+    job: Job | None,
+    task: Task | None,
+    elsewhere: str = "",
 ) -> ReportJudgement:
     """Judge a report. `known` is the answer kept for its event id, `task` the branch's task.
 
-    Raises `ValueError` for an Unknown with a value.
+    `elsewhere` is as for `judge`. A report is written only when nobody holds the task: while somebody does,
+    and before the branch has its task, it is RETRY_LATER. Raises `ValueError` for an Unknown with a value.
     """
+    if report.outcome is Outcome.UNKNOWN and report.value:
+        raise ValueError("an Unknown outcome has an empty value")
     if known is not None:
         return _replayed(report, known)
     if job is None:
         return _kept(report, Verdict.UNKNOWN_JOB)
-    if task is None or all(branch.name != report.branch for branch in job.spec.branches):
+    if all(branch.name != report.branch for branch in job.spec.branches):
         return _kept(report, Verdict.UNKNOWN_BRANCH)
-    judgement = judge(task, submission_of(report, task))
+    if task is None:
+        return _without_task(report, job.status.branches.get(report.branch))
+    judgement = judge(task, submission_of(report, task), elsewhere=elsewhere)
+    if judgement.append and task.held:
+        return _later(report)
     answer = ReportAnswer(report=report, verdict=judgement.verdict, receipt=judgement.receipt)
     return ReportJudgement(answer=answer, keep=True, append=judgement.append)
 
@@ -89,6 +102,18 @@ def _replayed(report: Report, known: ReportAnswer) -> ReportJudgement:
         return ReportJudgement(answer=known, keep=False)
     conflict = ReportAnswer(report=report, verdict=Verdict.CONFLICT, receipt=known.receipt)
     return ReportJudgement(answer=conflict, keep=False)
+
+
+def _without_task(report: Report, record: BranchRecord | None) -> ReportJudgement:
+    """A branch that is recorded is settled although its task is gone; another's task is still to come."""
+    if record is None:
+        return _later(report)
+    same = (record.outcome, record.payload_sha256) == (report.outcome, sha256_hex(report.value))
+    return _kept(report, Verdict.ALREADY_TERMINAL if same else Verdict.TERMINAL_CONFLICT)
+
+
+def _later(report: Report) -> ReportJudgement:
+    return ReportJudgement(answer=ReportAnswer(report=report, verdict=Verdict.RETRY_LATER), keep=False)
 
 
 def _kept(report: Report, verdict: Verdict) -> ReportJudgement:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ KIND = REPOSITORY / "tests" / "cluster" / "kind"
 EXISTING_CLUSTER = "FENCEPOST_TEST_KUBECONFIG"
 CLUSTER_FIXTURES = frozenset({"cluster", "kind_cluster", "programs", "own_control_plane", "own_cluster"})
 PYTEST_KIND_DEFAULT_NAME = "pytest-kind"
+BUILD_FAILURE = pytest.StashKey[str]()
+"""Why the servers could not be built: said by each test that needs them, and by no other."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,13 +75,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     try:
         if not everything_is_built():
-            with capture.global_and_fixture_disabled():
+            with capture.global_and_fixture_disabled() if capture else nullcontext():
                 binaries()
     except BuildError as failed:
         config.stash[BUILD_FAILURE] = str(failed)
-
-
-BUILD_FAILURE = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
@@ -144,11 +144,12 @@ def namespace(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]
 def service_account(cluster: Cluster, namespace: str) -> Callable[..., str]:
     """Makes a ServiceAccount in the test's namespace: `service_account("worker", name=None)` is its token.
 
-    Roles: worker, operator, edit, view, admin. The token can be used at once.
+    Roles: worker, operator, edit, view, admin. The token can be used at once. Its rights end at the
+    namespace; with `cluster_wide=True` they do not, as an operator for all namespaces needs it.
     """
 
-    def make(role: Role, name: str | None = None) -> str:
-        return cluster.service_account(namespace, role, name)
+    def make(role: Role, name: str | None = None, *, cluster_wide: bool = False) -> str:
+        return cluster.service_account(namespace, role, name, cluster_wide=cluster_wide)
 
     return make
 

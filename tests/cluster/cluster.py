@@ -26,6 +26,9 @@ from tests.cluster.kubectl import kubeconfig_content, run_kubectl, write_kubecon
 
 EFFECT_SECONDS_MAX = 60.0
 GROUP_PATH = "/apis/fencepost.dev/v1alpha1"
+RBAC_PATH = "/apis/rbac.authorization.k8s.io/v1"
+OF_NAMESPACE = "fencepost-test-namespace"
+"""The label on what lies outside a test's namespace and is to go with it."""
 
 Role = Literal["worker", "operator", "edit", "view", "admin"]
 
@@ -98,16 +101,24 @@ class Cluster:
 
     def delete_namespace(self, name: str) -> None:
         """Asks for it and returns; the namespace controller does the rest."""
+        self.api.request("DELETE", f"{RBAC_PATH}/clusterrolebindings?labelSelector={OF_NAMESPACE}%3D{name}")
         self.api.request("DELETE", f"/api/v1/namespaces/{name}")
 
-    def service_account(self, namespace: str, role: Role, name: str | None = None) -> str:
-        """Makes a ServiceAccount with that role in that namespace; a token that has its effect already."""
+    def service_account(
+        self, namespace: str, role: Role, name: str | None = None, *, cluster_wide: bool = False
+    ) -> str:
+        """Makes a ServiceAccount in that namespace; a token of it that has its rights already.
+
+        It has the role in its namespace only; with `cluster_wide` everywhere, until the namespace is deleted.
+        """
         account = name or f"{role}-{secrets.token_hex(3)}"
-        core, rbac = f"/api/v1/namespaces/{namespace}/serviceaccounts", "/apis/rbac.authorization.k8s.io/v1"
-        made = self.api.request("POST", core, {"metadata": {"name": account}})
-        _demand(made, f"make ServiceAccount {account}")
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        _demand(
+            self.api.request("POST", accounts, {"metadata": {"name": account}}), f"make account {account}"
+        )
+        bindings = "clusterrolebindings" if cluster_wide else f"namespaces/{namespace}/rolebindings"
         binding = _role_binding(namespace=namespace, account=account, cluster_role=CLUSTER_ROLES[role])
-        bound = self.api.request("POST", f"{rbac}/namespaces/{namespace}/rolebindings", binding)
+        bound = self.api.request("POST", f"{RBAC_PATH}/{bindings}", binding)
         _demand(bound, f"bind {account} to {CLUSTER_ROLES[role]}")
         token = self.service_account_token(namespace, account)
         self._wait_for_role(self.api_as(token), namespace, role)
@@ -226,7 +237,7 @@ def _token_of_new_admin(admin: KubeApi) -> str:
     for path, body in (
         ("/api/v1/namespaces", {"metadata": {"name": name}}),
         (accounts, {"metadata": {"name": "admin"}}),
-        ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding),
+        (f"{RBAC_PATH}/clusterrolebindings", binding),
     ):
         answer = admin.request("POST", path, body)
         if answer.status != HTTPStatus.CONFLICT:  # it is there from an earlier run
@@ -243,7 +254,10 @@ def _token_of_new_admin(admin: KubeApi) -> str:
 
 def _role_binding(*, namespace: str, account: str, cluster_role: str) -> Json:
     return {
-        "metadata": {"name": f"{account}-is-{cluster_role}"},
+        "metadata": {
+            "name": f"{namespace}-{account}-is-{cluster_role}",
+            "labels": {OF_NAMESPACE: namespace},
+        },
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": cluster_role},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     }

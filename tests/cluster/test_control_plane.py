@@ -82,6 +82,23 @@ def test_a_person_with_the_view_role_reads_and_may_not_write(cluster: Cluster, n
     assert f"system:serviceaccount:{namespace}:reader" in refused.message
 
 
+def test_an_account_with_a_role_of_ours_has_its_rights_at_once_and_only_in_its_namespace(
+    cluster: Cluster, namespace: str, service_account: Callable[..., str]
+) -> None:
+    def lists_tasks(token: str, where: str) -> int:
+        return (
+            cluster.api_as(token)
+            .request("GET", f"/apis/fencepost.dev/v1alpha1/namespaces/{where}/leasedtasks")
+            .status
+        )
+
+    worker, operator = service_account("worker", "here"), service_account("operator", cluster_wide=True)
+    assert (lists_tasks(worker, namespace), lists_tasks(worker, "default")) == (200, 403)
+    assert (lists_tasks(operator, namespace), lists_tasks(operator, "default")) == (200, 200)
+    cluster.delete_namespace(namespace)
+    assert until(lambda: lists_tasks(operator, "default") in (401, 403))
+
+
 def test_a_failed_kubectl_says_what_kubectl_said(cluster: Cluster) -> None:
     with pytest.raises(KubectlError, match=r'namespaces "no-such-namespace" not found'):
         cluster.kubectl("get", "namespace", "no-such-namespace")

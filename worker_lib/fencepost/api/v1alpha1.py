@@ -18,9 +18,11 @@ from fencepost.api.wire import (
     ATOMIC_LIST,
     ATOMIC_MAP,
     BY_TYPE,
-    NEVER,
+    CONDITIONS_MAX,
+    NOT_SETTLED,
     PRESERVE,
     QUEUE_PATTERN,
+    Condition,
     ResultOutcome,
     Seconds,
     Sha256,
@@ -36,21 +38,21 @@ class RetryPolicy(Wire):
     """How often a lease may end without a result, and how long to wait after each time."""
 
     max_failures: int = Field(
-        limits.MAX_FAILURES_DEFAULT,
+        default=limits.MAX_FAILURES_DEFAULT,
         ge=0,
         le=limits.FAILURES_MAX,
         description="How many leases may end without a result and still be followed by another try; the "
         "failure after that settles the task as Failed, reason FailuresExhausted.",
     )
     backoff_base_seconds: int = Field(
-        limits.BACKOFF_BASE_SECONDS_DEFAULT,
+        default=limits.BACKOFF_BASE_SECONDS_DEFAULT,
         ge=1,
         le=limits.BACKOFF_BASE_SECONDS_MAX,
         description="Wait after the first failure; it doubles with each further one. Between half and all "
         "of it is waited.",
     )
     backoff_max_seconds: int = Field(
-        limits.BACKOFF_MAX_SECONDS_DEFAULT,
+        default=limits.BACKOFF_MAX_SECONDS_DEFAULT,
         ge=1,
         le=limits.BACKOFF_MAX_SECONDS_MAX,
         description="The longest wait after a failure.",
@@ -61,46 +63,46 @@ class TaskTemplateSpec(Wire):
     """What every branch's task has in common."""
 
     queue: str = Field(
-        "default",
+        default="default",
         min_length=1,
         max_length=limits.QUEUE_CHARACTERS_MAX,
         pattern=QUEUE_PATTERN,
         description="The queue that workers claim the task from; a DNS label.",
     )
     priority: int = Field(
-        limits.PRIORITY_DEFAULT,
+        default=limits.PRIORITY_DEFAULT,
         ge=limits.PRIORITY_MIN,
         le=limits.PRIORITY_MAX,
         description="Tasks of a higher priority are claimed first. No order is promised inside a priority. "
         "May be changed while the task is open.",
     )
     lease_duration_seconds: int = Field(
-        limits.LEASE_SECONDS_DEFAULT,
+        default=limits.LEASE_SECONDS_DEFAULT,
         ge=limits.LEASE_SECONDS_MIN,
         le=limits.LEASE_SECONDS_MAX,
         description="A lease that is not renewed for this long is revoked, measured by the operator's clock "
         "alone. Workers renew after a third of it.",
     )
     retry_policy: RetryPolicy = Field(
-        RetryPolicy(),
+        default=RetryPolicy(),
         description="How often a lease may end without a result, and how long to wait after each time.",
     )
     active_deadline_seconds: Seconds | None = Field(
-        None,
+        default=None,
         description="Seconds after its creation at which an open task is settled as Failed, reason "
         "DeadlineExceeded. A task whose outcome is Unknown is left alone.",
     )
     unknown_policy: Annotated[task.UnknownPolicy, Field(strict=False)] = Field(
-        task.UnknownPolicy.HOLD,
+        default=task.UnknownPolicy.HOLD,
         description="What happens to a task whose outcome is Unknown: Hold waits for a report, Reclaim lets "
         "another worker run it again.",
     )
     dedup_scope: Literal[task.DedupScope.TASK] = Field(
-        task.DedupScope.TASK,
+        default=task.DedupScope.TASK,
         description="Where an Ok payload is accepted at most once: among the receipts of this task.",
     )
     external: bool = Field(
-        False, description="The outcome is reported from outside; no worker can claim the task."
+        default=False, description="The outcome is reported from outside; no worker can claim the task."
     )
 
 
@@ -108,18 +110,18 @@ class LeasedTaskSpec(TaskTemplateSpec):
     """What is asked for. Immutable, but for suspend and priority."""
 
     request: dict[str, Any] = Field(
-        {},
+        default={},
         json_schema_extra=PRESERVE,
         description="What the worker's handler is given: any JSON object of at most "
         f"{limits.REQUEST_BYTES_MAX // 1024} KiB. Integers beyond 2^53 - 1 are refused by the library.",
     )
     suspend: bool = Field(
-        False,
+        default=False,
         description="Whether the task may not be claimed for now. A lease that is there goes on. May be "
         "changed at any time.",
     )
     ttl_seconds_after_finished: Ttl | None = Field(
-        None, description="Seconds after it settled at which the task is deleted. Absent: never."
+        default=None, description="Seconds after it settled at which the task is deleted. Absent: never."
     )
 
 
@@ -146,7 +148,8 @@ class Receipt(Wire):
         description="What the work came to. Ok and Rejected are final for a result, Unknown is not."
     )
     reason: Annotated[task.Reason, Field(strict=False)] | None = Field(
-        None, description="Why the operator settled the task without a worker's result; its receipts only."
+        default=None,
+        description="Why the operator settled the task without a worker's result; its receipts only.",
     )
     value: str = Field(
         max_length=limits.VALUE_BYTES_MAX,
@@ -154,7 +157,8 @@ class Receipt(Wire):
     )
     payload_sha256: Sha256 = Field(description="SHA-256 of exactly the bytes of value.")
     duplicate_of: Short | None = Field(
-        None, description="receiptSha256 of the receipt that has the same payload; this one is no row."
+        default=None,
+        description="receiptSha256 of the receipt that has the same payload; this one is no row.",
     )
     sequence: int = Field(ge=1, le=limits.RECEIPTS_MAX, description="Its place in the list, from 1.")
     previous: Annotated[str, Field(min_length=1, max_length=64)] = Field(
@@ -164,7 +168,7 @@ class Receipt(Wire):
         description="SHA-256 over the task's UID and all other fields but value (its hash is in it)."
     )
     device_time: Annotated[str, Field(max_length=limits.DEVICE_TIME_CHARACTERS_MAX)] | None = Field(
-        None, description="The time by the worker's clock. Recorded, never trusted."
+        default=None, description="The time by the worker's clock. Recorded, never trusted."
     )
     recorded_by: str = Field(
         min_length=1,
@@ -173,56 +177,32 @@ class Receipt(Wire):
     )
 
 
-class Condition(Wire):
-    """A condition as on any Kubernetes object."""
-
-    type: Short = Field(min_length=1, description="What is told, for example Succeeded.")
-    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
-    reason: str = Field(
-        max_length=limits.REASON_CHARACTERS_MAX, description="One word, for programs, that says why."
-    )
-    message: str = Field(max_length=limits.MESSAGE_BYTES_MAX, description="A sentence, for people.")
-    last_transition_time: Time = Field(description="When status changed last.")
-    observed_generation: int | None = Field(
-        None, description="metadata.generation of the object that it was judged on."
-    )
-
-
-NOT_SETTLED = Condition(
-    type="Succeeded",
-    status="Unknown",
-    reason="NotSettled",
-    message="not settled yet",
-    last_transition_time=NEVER,
-)
-CONDITIONS_MAX = 8
-
-
 class LeasedTaskStatus(Wire):
     """The receipts and what follows from them. Written by whoever holds the lease, and by the operator."""
 
     state: Annotated[task.State, Field(strict=False)] = Field(
-        task.State.OPEN, description="Open, Unknown, or settled for ever: Succeeded, Failed, Cancelled."
+        default=task.State.OPEN,
+        description="Open, Unknown, or settled for ever: Succeeded, Failed, Cancelled.",
     )
-    settled: bool = Field(False, description="true exactly in Succeeded, Failed and Cancelled.")
+    settled: bool = Field(default=False, description="true exactly in Succeeded, Failed and Cancelled.")
     receipts: list[Receipt] = Field(
-        [],
+        default=[],
         max_length=limits.RECEIPTS_MAX,
         json_schema_extra=ATOMIC_LIST,
         description="One for each accepted submit, oldest first. Append-only.",
     )
     head: Short = Field(
-        task.GENESIS, description="receiptSha256 of the newest receipt; GENESIS before the first."
+        default=task.GENESIS, description="receiptSha256 of the newest receipt; GENESIS before the first."
     )
-    count: int = Field(0, ge=0, le=limits.RECEIPTS_MAX, description="How many receipts there are.")
+    count: int = Field(default=0, ge=0, le=limits.RECEIPTS_MAX, description="How many receipts there are.")
     conditions: list[Condition] = Field(
-        [NOT_SETTLED],
+        default=[NOT_SETTLED],
         max_length=CONDITIONS_MAX,
         json_schema_extra=BY_TYPE,
         description="Succeeded: Unknown until the task is settled, then True or False.",
     )
     completion_time: Time | None = Field(
-        None, description="When it was settled, by the clock of who settled it. Informative."
+        default=None, description="When it was settled, by the clock of who settled it. Informative."
     )
 
 
@@ -235,7 +215,7 @@ class Branch(Wire):
         description=f"Unique in the job: any text of up to {limits.BRANCH_NAME_BYTES_MAX} bytes of UTF-8.",
     )
     request: dict[str, Any] = Field(
-        {},
+        default={},
         json_schema_extra=PRESERVE,
         description="What the branch's task asks for: any JSON object of at most "
         f"{limits.REQUEST_BYTES_MAX // 1024} KiB.",
@@ -246,7 +226,7 @@ class TaskTemplate(Wire):
     """What each branch's LeasedTask is made from."""
 
     spec: TaskTemplateSpec = Field(
-        TaskTemplateSpec(), description="The spec of each branch's task, but for its request."
+        default=TaskTemplateSpec(), description="The spec of each branch's task, but for its request."
     )
 
 
@@ -263,7 +243,7 @@ class Continuation(Wire):
     """What runs once after the join."""
 
     when: Annotated[job.ContinuationWhen, Field(strict=False)] = Field(
-        job.ContinuationWhen.SETTLED,
+        default=job.ContinuationWhen.SETTLED,
         description="After which end of the join it runs: Settled (any), Succeeded or Failed.",
     )
     template: ContinuationTemplate = Field(
@@ -283,25 +263,27 @@ class FanOutJobSpec(Wire):
         description="The branches, compared by name: their order means nothing. Immutable.",
     )
     template: TaskTemplate = Field(
-        TaskTemplate(), description="What each branch's LeasedTask is made from. Immutable."
+        default=TaskTemplate(), description="What each branch's LeasedTask is made from. Immutable."
     )
     join_policy: Annotated[job.JoinPolicy, Field(strict=False)] = Field(
-        job.JoinPolicy.ALL_SETTLED,
+        default=job.JoinPolicy.ALL_SETTLED,
         description="AllSettled: the job is joined when every branch is Ok or Rejected; it Succeeded if "
         "every branch is Ok.",
     )
-    continuation: Continuation | None = Field(None, description="What runs once after the join. Immutable.")
-    parallelism: Annotated[int, Field(ge=1, le=limits.BRANCHES_MAX)] | None = Field(
-        None, description="How many branches may have an unsettled task at once. Absent: all."
+    continuation: Continuation | None = Field(
+        default=None, description="What runs once after the join. Immutable."
     )
-    suspend: bool = Field(False, description="Whether no further tasks are made for now.")
+    parallelism: Annotated[int, Field(ge=1, le=limits.BRANCHES_MAX)] | None = Field(
+        default=None, description="How many branches may have an unsettled task at once. Absent: all."
+    )
+    suspend: bool = Field(default=False, description="Whether no further tasks are made for now.")
     active_deadline_seconds: Seconds | None = Field(
-        None,
+        default=None,
         description="Seconds after its creation at which the branches that are open are settled as "
         "Rejected, reason DeadlineExceeded.",
     )
     ttl_seconds_after_finished: Ttl | None = Field(
-        None,
+        default=None,
         description="Seconds after the join, and after the continuation has finished, at which the job and "
         "its tasks are deleted. Absent: never.",
     )
@@ -316,13 +298,13 @@ class BranchRecord(Wire):
         description="The receipt that settled the branch's task; empty where the task was deleted."
     )
     value: Annotated[str, Field(max_length=limits.INLINE_VALUE_BYTES_MAX)] | None = Field(
-        None, description="The value, where it is small enough to stand here."
+        default=None, description="The value, where it is small enough to stand here."
     )
     value_ref: Annotated[str, Field(max_length=limits.OBJECT_NAME_CHARACTERS_MAX)] | None = Field(
-        None, description="Else the name of the LeasedTask whose receipt has the value."
+        default=None, description="Else the name of the LeasedTask whose receipt has the value."
     )
     reason: Annotated[task.Reason, Field(strict=False)] | None = Field(
-        None, description="Why it was settled without a worker's result."
+        default=None, description="Why it was settled without a worker's result."
     )
 
 
@@ -342,38 +324,41 @@ class ContinuationRecord(Wire):
     kind: Annotated[job.ContinuationKind, Field(strict=False)] = Field(description="Its kind.")
     name: str = Field(min_length=1, max_length=limits.OBJECT_NAME_CHARACTERS_MAX, description="Its name.")
     uid: Short = Field(min_length=1, description="Its UID: no other object of the name is started.")
-    started: bool = Field(False, description="Whether it was unsuspended: from then on it is left alone.")
+    started: bool = Field(
+        default=False, description="Whether it was unsuspended: from then on it is left alone."
+    )
 
 
 class FanOutJobStatus(Wire):
     """What has settled, and the join. Written by the operator alone."""
 
     state: Annotated[job.JobState, Field(strict=False)] = Field(
-        job.JobState.RUNNING, description="Running until the snapshot is there, then Succeeded or Failed."
+        default=job.JobState.RUNNING,
+        description="Running until the snapshot is there, then Succeeded or Failed.",
     )
     created: int = Field(
-        0,
+        default=0,
         ge=0,
         le=limits.BRANCHES_MAX,
         description="How many branches, in sorted order, have had their task. Never falls.",
     )
     observed_generation: int | None = Field(
-        None, description="metadata.generation that the operator has acted on."
+        default=None, description="metadata.generation that the operator has acted on."
     )
     branches: dict[str, BranchRecord] = Field(
-        {},
+        default={},
         max_length=limits.BRANCHES_MAX,
         json_schema_extra=ATOMIC_MAP,
         description="How each branch settled, by its name. Append-only.",
     )
     snapshot: Snapshot | None = Field(
-        None, description="The result of the join, in the same write as state and the last branches."
+        default=None, description="The result of the join, in the same write as state and the last branches."
     )
     continuation: ContinuationRecord | None = Field(
-        None, description="Which object the continuation is, once it exists."
+        default=None, description="Which object the continuation is, once it exists."
     )
     conditions: list[Condition] = Field(
-        [NOT_SETTLED],
+        default=[NOT_SETTLED],
         max_length=CONDITIONS_MAX,
         json_schema_extra=BY_TYPE,
         description="Succeeded (Unknown while running), Reconciling and Stalled.",
@@ -388,7 +373,7 @@ class LeasedTask(Wire):
     metadata: dict[str, Any] = Field(description="Name, namespace, labels, annotations.")
     spec: LeasedTaskSpec = Field(description="What is asked for. Immutable, but for suspend and priority.")
     status: LeasedTaskStatus = Field(
-        LeasedTaskStatus(), description="The receipts and what follows from them."
+        default=LeasedTaskStatus(), description="The receipts and what follows from them."
     )
 
 
@@ -403,5 +388,6 @@ class FanOutJob(Wire):
         "parallelism."
     )
     status: FanOutJobStatus = Field(
-        FanOutJobStatus(), description="What has settled, and the join. Written by the operator alone."
+        default=FanOutJobStatus(),
+        description="What has settled, and the join. Written by the operator alone.",
     )

@@ -19,6 +19,8 @@ import rfc8785
 
 from fencepost.protocol import limits
 
+FIRST_FLOAT_WITH_EXPONENT = 1e21  # RFC 8785 writes whole numbers below it with all their digits
+
 
 class PayloadRefused(ValueError):  # noqa: N818 - the sentence a reader sees, not a failure of ours
     """A value that cannot be kept exactly; the message says what is wrong and where."""
@@ -67,10 +69,13 @@ def canonical_json(value: object) -> str:
 def refuse_too_deep(value: object) -> None:
     """Refuse nesting beyond the limit without recursing, so that no input can exhaust the stack.
 
-    Nor the memory: values that share their parts (YAML aliases) can stand for far more than they take.
+    Nor the memory: values that share their parts (YAML aliases) can stand for far more than they take. On
+    the way, whole numbers that are too big to be exact are refused in either of Python's types.
     """
     level: list[object] = [value]
     for _ in range(limits.REQUEST_DEPTH_MAX):
+        for one in level:
+            _refuse_unsafe_float(one)
         inside = (inner for outer in level for inner in _children(outer))
         level = list(islice(inside, limits.OBJECT_BYTES_MAX + 1))
         if not level:
@@ -78,6 +83,15 @@ def refuse_too_deep(value: object) -> None:
         if len(level) > limits.OBJECT_BYTES_MAX:
             raise PayloadRefused(f"more than {limits.OBJECT_BYTES_MAX} values: no object can hold them")
     raise PayloadRefused(f"nested deeper than {limits.REQUEST_DEPTH_MAX} levels")
+
+
+def _refuse_unsafe_float(value: object) -> None:
+    """Refuse a float that RFC 8785 writes as an integer which no reader of the text may take for exact."""
+    if isinstance(value, float) and limits.FENCING_TOKEN_MAX < abs(value) < FIRST_FLOAT_WITH_EXPONENT:
+        raise PayloadRefused(
+            f"not representable as canonical JSON (RFC 8785): {value:.0f} is a whole number "
+            "beyond ±(2^53 − 1); pass it as text"
+        )
 
 
 def _children(value: object) -> list[object]:

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.protocol.given import open_task
 
 from fencepost.protocol import limits
 from fencepost.protocol.backoff import backoff_seconds, spread_of
 from fencepost.protocol.task import RetryPolicy
+from tests.protocol.given import open_task
 
 POLICY = RetryPolicy(backoff_base_seconds=10, backoff_max_seconds=360)
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.protocol.given import NOW, a_job
 
 from fencepost.protocol.consume import ConsumeVerdict, judge_consume
 from fencepost.protocol.job import Job, JobStatus, Snapshot
+from tests.protocol.given import NOW, a_job
 
 JOINED = replace(
     a_job(), status=JobStatus(snapshot=Snapshot(generation=1, digest="d" * 64, committed_time=NOW))

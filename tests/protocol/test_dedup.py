@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.protocol.given import after, held_task, open_task, row, submission, unknown, with_spec, write_of
 
 from fencepost.protocol.dedup import first_with_payload, scope_key, takes_part
 from fencepost.protocol.payload import sha256_hex
 from fencepost.protocol.submission import judge
 from fencepost.protocol.task import DedupScope, ObjectKey, Outcome
+from tests.protocol.given import after, held_task, open_task, row, submission, unknown, with_spec, write_of
 
 BASE = with_spec(open_task(), queue="feeds")
 OTHER_TASK = replace(BASE, uid="uid-2")

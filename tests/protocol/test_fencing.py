@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.protocol.given import HOLDER, NEXT_HOLDER, OUTBOX, held_task, open_task, settled_task
 
 from fencepost.protocol import limits
 from fencepost.protocol.fencing import NotCanonical, counter_of, holder_name, is_current, next_token, token_of
+from tests.protocol.given import HOLDER, NEXT_HOLDER, OUTBOX, held_task, open_task, settled_task
 
 NOT_CANONICAL = ["", "-1", "+1", "01", "00", "1.0", "1e3", " 1", "1 ", "1\n", "0x1", "¹", "١", "NaN", "1_0"]
 

@@ -5,7 +5,6 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.protocol.given import HOLDER, KEY, OUTBOX, after, held_task, open_task, row, settled_task
 
 from fencepost.protocol import limits
 from fencepost.protocol.task import (
@@ -21,6 +20,7 @@ from fencepost.protocol.task import (
     State,
     cut_to_bytes,
 )
+from tests.protocol.given import HOLDER, KEY, OUTBOX, after, held_task, open_task, row, settled_task
 
 
 def test_the_words_on_the_wire_never_change() -> None:

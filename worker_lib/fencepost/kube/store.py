@@ -109,6 +109,10 @@ class KubeStore:
         """The same, settled ones too."""
         return await self._tasks({"labelSelector": f"{names.OUTBOX}={outbox}"})
 
+    async def accepted_elsewhere(self, task: Task, payload_sha256: str) -> str:
+        """Nothing: no dedup scope wider than the task is served here."""
+        return ""
+
     async def tasks(self, queue: str | None = None) -> Sequence[Task]:
         return await self._tasks({"fieldSelector": f"spec.queue={queue}"} if queue else {})
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fencepost.api import names
-from fencepost.api.write import receipt_object
+from fencepost.api.write import receipt_object, succeeded_condition
 from fencepost.kube.client import JSON_PATCH, MERGE_PATCH, Json
 from fencepost.protocol import lease
 from fencepost.protocol.mutation import (
@@ -35,7 +35,7 @@ from fencepost.protocol.mutation import (
     Submit,
     state_after,
 )
-from fencepost.protocol.task import SETTLED_STATES, Hold, LastLease, Receipt, State
+from fencepost.protocol.task import SETTLED_STATES, Hold, LastLease, Outcome, Receipt, State
 
 Operation = dict[str, Any]
 
@@ -185,6 +185,8 @@ def _settle(settle: Settle, tests: Sequence[Operation], now: str) -> Patch:
 
 
 def _requeue(requeue: Requeue, tests: Sequence[Operation]) -> Patch:
+    if requeue.hold is Hold.LEASED or requeue.state in SETTLED_STATES:
+        raise MutationRefused(f"{requeue.key} is held or settled")
     return _json_patch(
         Part.MAIN,
         [_test(UID, requeue.uid)],
@@ -201,6 +203,8 @@ def _receipt(write: Submit | Settle, now: str) -> list[Operation]:
     """One more receipt at the end of the list, and all that follows from it."""
     if write.state in SETTLED_STATES:
         raise MutationRefused(f"{write.key} is settled")
+    if isinstance(write, Settle) and write.receipt.outcome is Outcome.UNKNOWN:
+        raise MutationRefused("an Unknown that nobody holds needs a hold as well, which is another write")
     state = state_after(write.state, write.receipt)
     changed = [_set(STATE, state.value)] if state is not write.state else []
     settled = _settled(state, write.receipt, now) if state in SETTLED_STATES else []
@@ -216,14 +220,9 @@ def _receipt(write: Submit | Settle, now: str) -> list[Operation]:
 
 
 def _settled(state: State, receipt: Receipt, now: str) -> list[Operation]:
-    reason = receipt.reason.value if receipt.reason else state.value
-    condition = {
-        "type": "Succeeded",
-        "status": "True" if state is State.SUCCEEDED else "False",
-        "reason": reason,
-        "message": f"{receipt.outcome.value} under fencing token {receipt.fencing_token}",
-        "lastTransitionTime": now,
-    }
+    condition = succeeded_condition(state, now=now)
+    if receipt.reason is not None:
+        condition["reason"] = receipt.reason.value
     return [_set(SETTLED, True), _set(CONDITIONS, [condition]), _set(COMPLETION_TIME, now)]
 
 

@@ -1,0 +1,310 @@
+"""The patches do what the core says: the same writes are accepted, and the same task comes out.
+
+Random walks through the life of a task carry out each mutation twice, by `mutation.apply` on the frozen
+value and by the patch on the JSON object, many of them decided on a state that is no longer the current one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fencepost.api import names
+from fencepost.api.read import task_from_object
+from fencepost.api.write import task_view
+from fencepost.kube.client import MERGE_PATCH
+from fencepost.kube.patches import Part, alternatives_of, annotation, patch_of
+from fencepost.kube.stored import what_was_not_kept
+from fencepost.protocol import lease, upkeep
+from fencepost.protocol.mutation import (
+    Claim,
+    Heartbeat,
+    Mutation,
+    MutationRefused,
+    Release,
+    Requeue,
+    Settle,
+    Submit,
+    apply,
+)
+from fencepost.protocol.submission import Submission, judge
+from fencepost.protocol.task import Kind, LeaseEnd, ObjectKey, Outcome, Reason, State, Task, TaskSpec
+from tests.kube.patching import Json, NotApplicable, patched
+
+NOW = "2026-11-30T13:00:00Z"
+KEY = ObjectKey(namespace="n", name="t")
+ACCOUNT = "system:serviceaccount:n:w"
+OUTBOXES = [f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "12"]
+FRESH = Task(key=KEY, uid="u-1", version="1", spec=TaskSpec(), created_at=NOW)
+KEYS = count()
+
+
+def claim(task: Task, chance: random.Random) -> Mutation | None:
+    if lease.why_not_claimable(task) is not None:
+        return None
+    return Claim(
+        key=task.key,
+        uid=task.uid,
+        version=task.version,
+        token=task.token + 1,
+        holder=f"{chance.choice(OUTBOXES)}/{chance.choice('ab')}",
+        account=ACCOUNT,
+        outbox_mark="3 abc",
+        at=NOW,
+    )
+
+
+def heartbeat(task: Task, chance: random.Random) -> Mutation | None:
+    if not task.held:
+        return None
+    progress = chance.choice([None, "half way", ""])
+    return Heartbeat(
+        key=task.key,
+        uid=task.uid,
+        token=task.token,
+        holder=task.holder,
+        renewals=task.renewals,
+        at=NOW,
+        progress=progress,
+    )
+
+
+def release(task: Task, chance: random.Random) -> Mutation | None:
+    if not task.held:
+        return None
+    return Release(
+        key=task.key,
+        uid=task.uid,
+        token=task.token,
+        holder=task.holder,
+        state=task.state,
+        failures=task.failures,
+        end=chance.choice(sorted(lease.ENDED_BY_WORKER)),
+        message=chance.choice(["", "it broke ~ / here"]),
+    )
+
+
+def revoke(task: Task, chance: random.Random) -> Mutation | None:
+    return upkeep.revoke(task, chance.choice(sorted(lease.ENDED_BY_OPERATOR))) if task.held else None
+
+
+def submit(task: Task, chance: random.Random) -> Mutation | None:
+    if not task.held or task.count > 20:
+        return None
+    kind, outcome = chance.choice([(Kind.ROW, Outcome.OK), *((Kind.RESULT, outcome) for outcome in Outcome)])
+    submission = Submission(
+        uid=task.uid,
+        idempotency_key=f"key-{next(KEYS)}",
+        kind=kind,
+        outcome=outcome,
+        value="" if outcome is Outcome.UNKNOWN else f"value-{next(KEYS)}",
+        recorded_by=ACCOUNT,
+        token=task.token,
+        holder=task.holder,
+        device_time=chance.choice(["", NOW]),
+    )
+    receipt = judge(task, submission).receipt
+    if task.settled or receipt is None:
+        return None
+    return Submit(
+        key=task.key,
+        uid=task.uid,
+        token=task.token,
+        holder=task.holder,
+        state=task.state,
+        head=task.head,
+        receipt=receipt,
+    )
+
+
+def requeue(task: Task, chance: random.Random) -> Mutation | None:
+    if task.hold is None:
+        return None
+    return Requeue(key=task.key, uid=task.uid, token=task.token, hold=task.hold, state=task.state)
+
+
+def settle(task: Task, chance: random.Random) -> Mutation | None:
+    if task.settled or task.held:
+        return None
+    reason = chance.choice([Reason.CANCELLED, Reason.DEADLINE_EXCEEDED, Reason.FAILURES_EXHAUSTED])
+    return upkeep.settle(task, reason, recorded_by="operator-account")
+
+
+MOVES: list[Callable[[Task, random.Random], Mutation | None]] = [
+    claim,
+    claim,
+    heartbeat,
+    release,
+    revoke,
+    submit,
+    submit,
+    requeue,
+    settle,
+]
+
+
+def by_patch(stored: Json, mutation: Mutation) -> Json:
+    """The object after the first alternative that applies; None if none does."""
+    try:
+        patches = alternatives_of(mutation, now=NOW)
+    except MutationRefused:
+        return None
+    for patch in patches:
+        try:
+            return patched(stored, patch)
+        except NotApplicable:
+            continue
+    return None
+
+
+def by_core(task: Task, mutation: Mutation) -> Task | None:
+    try:
+        return apply(task, mutation)
+    except MutationRefused:
+        return None
+
+
+def mutations(history: list[Task], chance: random.Random) -> Iterator[Mutation]:
+    """Most are decided on the task as it is, some on what it was before."""
+    for _ in range(40):
+        decided_on = history[-1] if chance.random() < 0.7 else chance.choice(history)
+        mutation = chance.choice(MOVES)(decided_on, chance)
+        if mutation is not None:
+            yield mutation
+
+
+@settings(max_examples=40, deadline=None)
+@given(chance=st.randoms(use_true_random=False), annotated=st.booleans())
+def test_a_patch_changes_what_the_core_changes_and_is_refused_where_it_refuses(
+    chance: random.Random, annotated: bool
+) -> None:
+    fresh = replace(FRESH, branch="b") if annotated else FRESH
+    history, stored = [fresh], task_view(fresh)
+    for mutation in mutations(history, chance):
+        task, after = by_core(history[-1], mutation), by_patch(stored, mutation)
+        assert (task is None) == (after is None), mutation
+        if task is not None:
+            found = task_from_object(after)
+            assert found == replace(task, version=found.version)
+            history.append(found)
+            stored = after
+
+
+@settings(max_examples=30, deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+def test_what_a_patch_made_is_what_was_sent(chance: random.Random) -> None:
+    history, stored = [FRESH], task_view(FRESH)
+    for mutation in mutations(history, chance):
+        for patch in alternatives_of(mutation, now=NOW) if by_patch(stored, mutation) else ():
+            try:
+                stored = patched(stored, patch)
+            except NotApplicable:
+                continue
+            assert what_was_not_kept(patch, stored) is None
+            history.append(task_from_object(stored))
+            break
+
+
+def held(**changes: object) -> Task:
+    mutation = claim(FRESH, random.Random(1))
+    assert isinstance(mutation, Claim)
+    return replace(apply(FRESH, mutation), **changes)  # type: ignore[arg-type]
+
+
+def test_a_claim_names_the_version_it_was_decided_on_and_needs_no_annotations() -> None:
+    mutation = claim(FRESH, random.Random(1))
+    assert isinstance(mutation, Claim)
+    patch = patch_of(mutation, now=NOW)
+    assert (patch.part, patch.content_type) == (Part.MAIN, MERGE_PATCH)
+    assert patch.body["metadata"]["resourceVersion"] == FRESH.version
+    assert patch.body["metadata"]["uid"] == FRESH.uid
+    assert "annotations" not in task_view(FRESH)["metadata"]
+    assert patched(task_view(FRESH), patch)["metadata"]["annotations"][names.FENCING_TOKEN] == "1"
+
+
+@pytest.mark.parametrize("move", [heartbeat, release, revoke, submit])
+def test_every_later_write_tests_uid_token_and_holder(
+    move: Callable[[Task, random.Random], Mutation | None],
+) -> None:
+    task = held()
+    mutation = next(made for seed in range(9) if (made := move(task, random.Random(seed))))
+    tested = {operation["path"]: operation["value"] for operation in _operations(mutation, "test")}
+    assert tested["/metadata/uid"] == task.uid
+    assert tested[annotation(names.FENCING_TOKEN)] == "1"
+    assert tested[annotation(names.HOLDER)] == task.holder
+
+
+def test_the_tests_come_before_what_they_guard() -> None:
+    for move in (heartbeat, revoke, submit):
+        mutation = move(held(), random.Random(3))
+        assert mutation is not None
+        kinds = [operation["op"] == "test" for operation in patch_of(mutation, now=NOW).body]
+        assert kinds == sorted(kinds, reverse=True)
+
+
+def test_the_end_of_a_lease_leaves_what_is_the_record_and_removes_the_rest() -> None:
+    task = held(progress="half way", failures=2)
+    mutation = upkeep.revoke(task, LeaseEnd.EXPIRED)
+    metadata = patched(task_view(task), patch_of(mutation, now=NOW))["metadata"]
+    assert metadata["annotations"] == {
+        names.FENCING_TOKEN: "1",
+        names.PROGRESS: "half way",
+        names.FAILURES: "3",
+        names.LAST_LEASE: f"1 {task.holder} expired",
+    }
+    assert metadata["labels"] == {names.HOLD: "Backoff"}
+
+
+def test_a_lease_that_other_hands_claimed_can_be_ended() -> None:
+    task = held(outbox_mark="", acquired_at="", renewed_at="")
+    assert "outbox-mark" not in str(task_view(task))
+    after = patched(task_view(task), patch_of(upkeep.revoke(task, LeaseEnd.EXPIRED), now=NOW))
+    assert task_from_object(after).holder == ""
+
+
+def test_a_settling_receipt_sets_all_that_follows_from_it_in_one_write() -> None:
+    mutation = upkeep.settle(FRESH, Reason.CANCELLED, recorded_by="operator-account")
+    status = patched(task_view(FRESH), alternatives_of(mutation, now=NOW)[1])["status"]
+    assert (status["state"], status["settled"], status["count"]) == ("Cancelled", True, 1)
+    assert status["head"] == status["receipts"][-1]["receiptSha256"]
+    assert status["completionTime"] == NOW
+    [condition] = status["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "Cancelled")
+
+
+def test_a_row_changes_no_state() -> None:
+    mutation = submit(held(), random.Random(2))
+    assert isinstance(mutation, Submit)
+    row = replace(mutation, receipt=replace(mutation.receipt, kind=Kind.ROW, outcome=Outcome.OK))
+    changed = {operation["path"] for operation in _operations(row, "add")}
+    assert changed == {"/status/receipts/-", "/status/head", "/status/count"}
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        replace(upkeep.revoke(held(), LeaseEnd.EXPIRED), end=LeaseEnd.ERROR),
+        upkeep.revoke(held(state=State.UNKNOWN), LeaseEnd.DEADLINE),
+        replace(upkeep.settle(FRESH, Reason.CANCELLED, recorded_by="o"), state=State.FAILED),
+    ],
+)
+def test_what_no_table_allows_is_not_sent(mutation: Mutation) -> None:
+    with pytest.raises(MutationRefused):
+        patch_of(mutation, now=NOW)
+
+
+def _operations(mutation: Mutation, name: str) -> list[Json]:
+    return [operation for operation in patch_of(mutation, now=NOW).body if operation["op"] == name]
+
+
+def test_a_settle_of_a_task_that_was_claimed_has_one_form() -> None:
+    claimed = held(token=4, holder="", hold=None)
+    mutation = upkeep.settle(claimed, Reason.CANCELLED, recorded_by="o")
+    assert isinstance(mutation, Settle)
+    assert len(alternatives_of(mutation, now=NOW)) == 1

@@ -90,17 +90,17 @@ def job_from_object(whole: Fields) -> Job:
 
 def task_spec(spec: Fields) -> TaskSpec:
     """The spec of a LeasedTask, or of a job's template, which has no request. Raises `Unreadable`."""
-    return _read(_task_spec, "spec", spec)
+    return _read(_task_spec, "", spec)
 
 
 def job_spec(spec: Fields) -> JobSpec:
     """The spec of a FanOutJob. Raises `Unreadable`."""
-    return _read(_job_spec, "spec", spec)
+    return _read(_job_spec, "", spec)
 
 
 def last_lease(text: str) -> LastLease:
     """What the annotation `fencepost.dev/last-lease` says. Raises `Unreadable`."""
-    return _read(_last_lease, names.LAST_LEASE, {"text": text})
+    return _read(_last_lease, "", {"text": text})
 
 
 def _read(reader: Callable[[Fields], Value], kind: str, whole: Fields) -> Value:
@@ -108,7 +108,7 @@ def _read(reader: Callable[[Fields], Value], kind: str, whole: Fields) -> Value:
     try:
         return reader(whole)
     except Wrong as wrong:
-        raise Unreadable(f"{_name_of(kind, whole)}: {wrong}") from None
+        raise Unreadable(f"{_name_of(kind, whole)}: {wrong}" if kind else str(wrong)) from None
 
 
 def _name_of(kind: str, whole: Any) -> str:

@@ -1,1 +1,1 @@
-"""The worker: drain, claim, execute, record, submit."""
+"""The worker: claim, execute, keep the result, submit. `Worker` is the way in."""

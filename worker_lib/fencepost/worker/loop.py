@@ -1,0 +1,242 @@
+"""The worker's loop: drain first, then claim, execute, keep, submit; again until told to stop.
+
+One turn: adopt leases that are ours and that nobody works on, hand in what is pending, look at what is
+parked, then use up one page of candidates. A task costs two writes here, the claim and the submit; the result
+is in the outbox, in one local transaction, before it is submitted, and a task whose result lies in the
+outbox is not executed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.outbox import (
+    DeferredStatementFailed,
+    OutboxConflict,
+    OutboxFull,
+    OutboxWriteFailed,
+    Row,
+    RowRefused,
+)
+from fencepost.outbox.audit import rolled_back
+from fencepost.ports import StoreRefused, StoreUnavailable
+from fencepost.protocol.drain import RowStatus
+from fencepost.protocol.task import Kind, LeaseEnd, Task
+from fencepost.worker.adoption import Adoption
+from fencepost.worker.claiming import Claiming
+from fencepost.worker.delivery import Delivered, Delivery
+from fencepost.worker.execution import Done, Ending, NotDone, execute
+from fencepost.worker.failures import NoAccess, TryAgainLater
+from fencepost.worker.handler import Handler
+from fencepost.worker.holding import Holding
+from fencepost.worker.job_check import JobCheck
+from fencepost.worker.lease import Lease, new_row
+from fencepost.worker.releasing import release
+from fencepost.worker.settings import RETRY_SECONDS_MAX, retry_seconds
+from fencepost.worker.workplace import LOG, Workplace
+
+
+class Loop:
+    """One running worker. `handlers` by queue, in the order in which the queues are taken."""
+
+    def __init__(self, place: Workplace, handlers: Mapping[str, Handler]) -> None:
+        self._place = place
+        self._handlers = handlers
+        self._delivery = Delivery(place)
+        self._adoption = Adoption(place, self._delivery)
+        self._claiming = Claiming(place, tuple(handlers))
+        self._job_check = JobCheck(place)
+        self._failed_turns = 0
+        self._idle_turns = 0
+        self._last_success = place.clock()
+        self._asked_before = False
+
+    async def run(self) -> None:
+        """Turn until told to stop, or until nothing is left where the settings say `once`.
+
+        Raises a `WorkerFailure` for what a person has to see to.
+        """
+        while not self._place.stopping.requested:
+            worked = await self._guarded_turn()
+            if worked is None or worked:
+                continue
+            if self._place.settings.once and not self._rows_are_left():
+                break
+            await self._rest()
+        await self._last_drain()
+
+    async def drain_only(self) -> None:
+        """Hand in what lies in the outbox, claim nothing. Raises `TryAgainLater` if rows are left pending."""
+        while not self._place.stopping.requested:
+            await self._guarded_turn(claim=False)
+            if not self._rows_are_left():
+                break
+            await self._rest()
+        self._tell_rows_left()
+
+    async def _guarded_turn(self, *, claim: bool = True) -> bool | None:
+        """One turn; None if the store could not serve it, after a pause."""
+        try:
+            await self._hand_in()
+            worked = await self._use_up_a_page() if claim else False
+        except StoreUnavailable as error:
+            await self._after_unavailable(error)
+            return None
+        except StoreRefused as refused:
+            await self._after_refusal(refused)
+            return None
+        self._failed_turns = 0
+        self._last_success = self._place.clock()
+        self._idle_turns = 0 if worked else self._idle_turns + 1
+        return worked
+
+    async def _hand_in(self) -> None:
+        if not self._asked_before:
+            await self._compare_marks()
+        await self._adoption.adopt()
+        await self._delivery.drain()
+        await self._delivery.look_at_parked()
+
+    async def _compare_marks(self) -> None:
+        """At the start: does the server know steps of this outbox that its file does not have?"""
+        tasks = await self._place.store.unsettled_of_outbox(self._place.outbox.uuid)
+        for finding in rolled_back(self._place.outbox, tasks):
+            LOG.error("%s: %s (see `fencepost audit`)", finding.subject, finding.message)
+        self._asked_before = True
+
+    async def _use_up_a_page(self) -> bool:
+        if self._place.outbox.full and not self._has_room_again():
+            LOG.error("the volume of the outbox is full: nothing is claimed until there is room again")
+            return False
+        worked = False
+        async for queue, holding, listed in self._claiming.claims():
+            worked = True
+            await self._work(self._handlers[queue], holding, listed)
+        return worked
+
+    def _has_room_again(self) -> bool:
+        try:
+            self._place.outbox.flush()
+        except (OutboxFull, OutboxWriteFailed):
+            return False
+        return not self._place.outbox.full
+
+    async def _work(self, handler: Handler, holding: Holding, listed: float) -> None:
+        """From the claim to the end of the lease."""
+        task, outbox = holding.task, self._place.outbox
+        outbox.record_lease(task=task)
+        try:
+            unwanted = await self._job_check.is_unwanted(task, listed=listed)
+        except (StoreUnavailable, StoreRefused):
+            await release(self._place, task, LeaseEnd.SHUTDOWN, "its job could not be read")
+            raise
+        if unwanted:
+            await release(self._place, task, LeaseEnd.UNWANTED, "its job is gone or has recorded the branch")
+        elif outbox.result_of(task.uid) is not None:
+            await self._hand_in_again(task)
+        else:
+            await self._execute(handler, holding)
+
+    async def _hand_in_again(self, task: Task) -> None:
+        """The result lies here already: it is handed in under the new lease, and nothing is executed."""
+        self._place.tally["not executed again"] += 1
+        delivered = await self._adoption.hand_in(task)
+        row = self._place.outbox.result_of(task.uid)
+        if row is not None and delivered is not None:
+            await self._delivery.release_after_unknown(row, delivered.task)
+
+    async def _execute(self, handler: Handler, holding: Holding) -> None:
+        lease = Lease(self._place, holding, self._delivery)
+        with holding.kept_alive():
+            ending = await execute(self._place, handler, holding, lease)
+            stored = self._stored(holding, lease, ending)
+            delivered = await self._deliver(holding, stored) if isinstance(stored, Row) else None
+        if isinstance(stored, NotDone):
+            await self._release(holding, stored)
+        elif delivered is not None:
+            await self._delivery.release_after_unknown(stored, delivered.task)
+
+    def _stored(self, holding: Holding, lease: Lease, ending: Ending) -> Row | NotDone:
+        """Keep the result, in one transaction with what the handler deferred, before anybody hears of it."""
+        if not isinstance(ending, Done):
+            return ending
+        row = new_row(
+            holding, Kind.RESULT, ending.outcome, ending.value, key=None, device_time=self._place.now()
+        )
+        try:
+            return self._place.outbox.store_result(row, deferred=lease.deferred)
+        except (DeferredStatementFailed, RowRefused, OutboxConflict) as error:
+            return NotDone(end=LeaseEnd.ERROR, message=str(error))
+        except (OutboxFull, OutboxWriteFailed) as error:
+            LOG.error("the result of %s could not be stored: %s", holding.task.key, error)
+            return NotDone(end=LeaseEnd.ERROR, message=f"the result could not be stored: {error}")
+
+    async def _deliver(self, holding: Holding, row: Row) -> Delivered | None:
+        """Hand the result in, after the rows that were emitted before it; None if it has to wait."""
+        try:
+            if holding.rows_emitted:
+                return await self._delivery.deliver_in_order(row.uid, holding.task)
+            return await self._delivery.deliver(row, holding.task)
+        except StoreUnavailable as error:
+            LOG.warning("row %s of %s stays in the outbox: %s", row.id, row.task_key, error)
+            return None
+
+    async def _release(self, holding: Holding, reason: NotDone) -> None:
+        self._place.tally["ended without a result"] += 1
+        if not holding.over:
+            await release(self._place, holding.task, reason.end, reason.message)
+
+    def _rows_are_left(self) -> bool:
+        return next(iter(self._place.outbox.pending()), None) is not None
+
+    async def _rest(self) -> None:
+        """Nothing to claim: write down what is buffered, then wait, longer from turn to turn."""
+        self._has_room_again()
+        if self._rows_are_left() and self._place.settings.once:
+            self._refuse_to_wait_for_ever("rows are left in the outbox that the store does not take yet")
+            await self._place.stopping.sleep(self._delivery.seconds_to_next())
+            return
+        settings = self._place.settings
+        wait = min(
+            settings.idle_seconds_max, settings.idle_seconds_min * (1 << min(self._idle_turns - 1, 10))
+        )
+        if self._rows_are_left():
+            wait = min(wait, max(settings.idle_seconds_min, self._delivery.seconds_to_next()))
+        await self._place.stopping.sleep(wait * (0.5 + 0.5 * self._place.random.random()))
+
+    async def _after_unavailable(self, error: StoreUnavailable) -> None:
+        self._failed_turns += 1
+        self._refuse_to_wait_for_ever(str(error))
+        wait = max(
+            error.retry_after_seconds or 0.0,
+            retry_seconds(self._failed_turns, spread=self._place.random.random()),
+        )
+        LOG.warning("the store is not available, next try in %.1f s: %s", wait, error)
+        await self._place.stopping.sleep(wait)
+
+    async def _after_refusal(self, refused: StoreRefused) -> None:
+        """At the start a missing right is told at once; later it may be a change that is being rolled out."""
+        if not self._asked_before or self._place.settings.once:
+            raise NoAccess(f"the store refuses what a worker needs: {refused}") from refused
+        LOG.error("the store refuses: %s", refused)
+        await self._place.stopping.sleep(RETRY_SECONDS_MAX)
+
+    def _refuse_to_wait_for_ever(self, why: str) -> None:
+        """`once` has an end: a run that got nowhere for the whole of its patience says so."""
+        waited = self._place.clock() - self._last_success
+        if self._place.settings.once and waited > self._place.settings.patience_seconds:
+            raise TryAgainLater(f"gave up after {waited:.0f} s: {why}")
+
+    async def _last_drain(self) -> None:
+        """What is due is sent once more before the process ends; the rest is for the next start."""
+        try:
+            await self._delivery.drain()
+        except (StoreUnavailable, StoreRefused) as error:
+            LOG.warning("the last drain did not get through: %s", error)
+        if self._place.settings.once and not self._place.stopping.requested:
+            self._tell_rows_left()
+
+    def _tell_rows_left(self) -> None:
+        left = sum(1 for row in self._place.outbox.pending() if row.status is RowStatus.PENDING)
+        if left:
+            raise TryAgainLater(f"{left} rows are left in the outbox; they are sent at the next start")

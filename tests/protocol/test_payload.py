@@ -201,7 +201,6 @@ JSON_VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @given(JSON_VALUES)
 def test_canonical_json_means_the_same_and_is_stable(value: object) -> None:
     text = canonical_json(value)

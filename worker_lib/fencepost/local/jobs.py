@@ -1,0 +1,79 @@
+"""Jobs as they are stored: made once with a fixed content, changed under a version that only rises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fencepost.local.ledger import Ledger, rfc3339
+from fencepost.ports import Cause, Refused
+from fencepost.protocol import limits
+from fencepost.protocol.job import Job, JobSpec
+from fencepost.protocol.task import ObjectKey, Owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobApplied:
+    """The job is stored; `replay` says that it had been before, with this very content."""
+
+    job: Job
+    replay: bool
+
+
+def put_job(
+    ledger: Ledger, key: ObjectKey, spec: JobSpec, owner: Owner | None = None
+) -> JobApplied | Refused:
+    """A job with its fixed branches (JOIN-01); its tasks are made by `joining.reconcile`.
+
+    The same content again is a replay, whatever the order of the branches and whether or not the job is
+    finished or consumed; other content under the name is `Refused(EXISTS)`, a spec that is none
+    `Refused(ADMISSION)`.
+    """
+    known = ledger.shelf.job(key)
+    if known is not None:
+        return _replayed(known, spec, owner)
+    refusal = why_no_job(spec)
+    if refusal is not None:
+        return Refused(cause=Cause.ADMISSION, message=f"{key}: {refusal}")
+    job = Job(
+        key=key, uid=ledger.new_uid(), version="1", spec=spec, owner=owner, created_at=rfc3339(ledger.now)
+    )
+    ledger.shelf.keep_job(job)
+    return JobApplied(job=job, replay=False)
+
+
+def keep_job(ledger: Ledger, job: Job) -> Job:
+    """Store the new form of a job: version +1."""
+    stored = replace(job, version=str(int(job.version) + 1))
+    ledger.shelf.keep_job(stored)
+    return stored
+
+
+def why_no_job(spec: JobSpec) -> str | None:
+    """Why a spec is no job, or None: 1 to 1,024 branches with different names of 1 to 256 bytes."""
+    if not 1 <= len(spec.branches) <= limits.BRANCHES_MAX:
+        return f"spec.branches has {len(spec.branches)} entries: 1 to {limits.BRANCHES_MAX} are allowed"
+    seen: set[str] = set()
+    for index, branch in enumerate(spec.branches):
+        size = limits.text_size(branch.name)
+        if not 1 <= size <= limits.BRANCH_NAME_BYTES_MAX:
+            allowed = f"1 to {limits.BRANCH_NAME_BYTES_MAX}"
+            return f"spec.branches[{index}].name takes {size} bytes: {allowed} are allowed"
+        if branch.name in seen:
+            return f"spec.branches[{index}].name repeats the name {branch.name[:80]!r}"
+        seen.add(branch.name)
+    return None
+
+
+def content(spec: JobSpec) -> JobSpec:
+    """What makes two specs the same job: all that never changes, with the branches sorted by name."""
+    branches = tuple(sorted(spec.branches, key=lambda branch: branch.name))
+    return replace(spec, branches=branches, suspend=False, parallelism=None)
+
+
+def _replayed(known: Job, spec: JobSpec, owner: Owner | None) -> JobApplied | Refused:
+    if content(known.spec) == content(spec) and known.owner == owner:
+        return JobApplied(job=known, replay=True)
+    return Refused(
+        cause=Cause.EXISTS,
+        message=f"there is a job {known.key} of other content: branches and template never change",
+    )

@@ -1,0 +1,223 @@
+"""The store in one SQLite file that several processes share: a keeper and its workers.
+
+Every operation is one transaction under one lock (`locking`), reads too. So no connection ever meets another
+one's lock inside SQLite, whose way of waiting is to sleep and look again; the kernel wakes whoever is next.
+Durable means committed with `synchronous=FULL`: what was answered is on the disk. A transaction that changed
+nothing costs no sync.
+
+The journal is the rollback journal. WAL needs one sync for each commit where it needs three or four, but its
+releases up to 3.51.2 can lose a commit when two connections write and reset the log at the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from fencepost.local import joining, reports
+from fencepost.local.embedded import EmbeddedStore
+from fencepost.local.ledger import Ledger
+from fencepost.local.locking import FileLock
+from fencepost.local.tables import SCHEMA_VERSION, Tables, schema
+from fencepost.ports import Answer, Cause, Refused, StoreRefused, StoreUnavailable, Unanswered
+from fencepost.protocol.consume import ConsumeVerdict
+from fencepost.protocol.task import ObjectKey
+
+T = TypeVar("T")
+Effect = Callable[[sqlite3.Connection], None]
+
+APPLICATION_ID: Final = 0x46506F73  # "FPos": a file of ours says so in its header
+DEFAULT_NAMESPACE: Final = "default"
+# Only somebody who opens the file with another program can hold SQLite's own lock.
+BUSY_SECONDS: Final = 10.0
+RETRY_AFTER_SECONDS: Final = 1.0
+
+
+class DiskFull(StoreUnavailable):
+    """Nothing was written, for want of room."""
+
+
+def local_account() -> str:
+    """Who calls, as this machine sees it."""
+    return f"local:uid:{os.getuid()}"
+
+
+class LocalStore(EmbeddedStore):
+    """See `EmbeddedStore`. One instance is for one event loop; a file may have many, in many processes.
+
+    `clock` is the server's clock, in seconds since 1970; the store never goes back behind a time it has seen.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        account: str | None = None,
+        clock: Callable[[], float] = time.time,
+        new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        """Open the file, or make it. Raises `StoreRefused` with a sentence if that cannot be."""
+        super().__init__(namespace=namespace, account=account or local_account())
+        self.path = path
+        self._clock = clock
+        self._new_uid = new_uid
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-store")
+        self._lock = FileLock(path.with_name(path.name + ".lock"))
+        try:
+            self._connection = self._thread.submit(self._open).result()
+        except BaseException:
+            self._thread.shutdown()
+            self._lock.close()
+            raise
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        """Let go of the file. May be called twice."""
+        if self._lock.closed:
+            return
+        self._thread.submit(self._connection.close).result()
+        self._thread.shutdown()
+        self._lock.close()
+
+    async def consume(self, key: ObjectKey, effect: Effect) -> ConsumeVerdict:
+        """Call `effect` with the store's connection and mark the joined job consumed, in one transaction.
+
+        `effect` may write tables of its own in the store's file; if it raises, nothing was done. It can
+        neither commit nor roll back.
+        """
+
+        def once(ledger: Ledger) -> ConsumeVerdict:
+            return reports.consume(ledger, key, lambda: self._without_transactions(effect))
+
+        return await self._run(once)
+
+    async def next_due(self) -> float | None:
+        """Seconds until the next task is due, 0 if one is; None if none ever is."""
+
+        def look(ledger: Ledger) -> float | None:
+            due = ledger.shelf.next_due()
+            return None if due is None else max(0.0, due - ledger.now)
+
+        return await self._run(look)
+
+    async def _run(self, operation: Callable[[Ledger], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, operation)
+
+    async def _run_write(self, operation: Callable[[Ledger], Answer]) -> Answer:
+        try:
+            return await self._run(operation)
+        except DiskFull as failure:
+            return Refused(
+                cause=Cause.OVERLOADED, message=str(failure), retry_after_seconds=RETRY_AFTER_SECONDS
+            )
+        except StoreUnavailable as failure:
+            return Unanswered(message=str(failure))
+        except StoreRefused as refusal:
+            return Refused(cause=refusal.cause, message=str(refusal))
+
+    def _transact(self, operation: Callable[[Ledger], T]) -> T:
+        """Run one transaction in the thread that owns the connection."""
+        try:
+            with self._lock.alone(), self._transaction() as tables:
+                ledger = Ledger(
+                    shelf=tables, clock=self._clock(), account=self._account, new_uid=self._new_uid
+                )
+                result = operation(ledger)
+                joining.follow_up(ledger)
+                if tables.changed:
+                    tables.note_time(ledger.now)
+                return result
+        except sqlite3.Error as failure:
+            raise _as_store_failure(self.path, failure) from failure
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Tables]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            tables = Tables(connection=self._connection)
+            yield tables
+            self._connection.execute("COMMIT" if tables.changed else "ROLLBACK")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _without_transactions(self, effect: Effect) -> None:
+        """Call `effect` while a commit, a rollback or an attached file is refused."""
+        refused = {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_ATTACH}
+
+        def allow(action: int, *_: object) -> int:
+            return sqlite3.SQLITE_DENY if action in refused else sqlite3.SQLITE_OK
+
+        self._connection.set_authorizer(allow)
+        try:
+            effect(self._connection)
+        finally:
+            self._connection.set_authorizer(None)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            with self._lock.alone():
+                return _connected(self.path)
+        except sqlite3.Error as failure:
+            message = f"the store {self.path} cannot be used: {failure}"
+            raise StoreRefused(message, Cause.ADMISSION) from failure
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Set what a connection needs, and make the tables in a new file; raises `StoreRefused`."""
+    connection.execute("PRAGMA synchronous = FULL")
+    mode = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()[0]
+    if mode != "truncate":
+        raise StoreRefused(f"the store {path} answers journal mode {mode!r}, not 'truncate'", Cause.ADMISSION)
+    connection.execute("BEGIN IMMEDIATE")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if not tables:
+        _make(connection)
+    elif application != APPLICATION_ID:
+        raise StoreRefused(f"{path} is a database of something else: give another file", Cause.ADMISSION)
+    elif version != SCHEMA_VERSION:
+        raise StoreRefused(
+            f"{path} has version {version} of the store's tables, this fencepost reads {SCHEMA_VERSION}",
+            Cause.SCHEMA,
+        )
+    connection.execute("COMMIT")
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    for statement in schema():
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _as_store_failure(path: Path, failure: sqlite3.Error) -> StoreUnavailable | StoreRefused:
+    code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFull(f"the disk of the store {path} is full: make room", RETRY_AFTER_SECONDS)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR):
+        return StoreUnavailable(f"the store {path} could not be read or written: {failure}")
+    return StoreRefused(f"the store {path} cannot be used: {failure}", Cause.ADMISSION)

@@ -1,0 +1,389 @@
+"""The shelf in a SQLite file: one instance for one transaction on one connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final
+
+from fencepost.local import codec
+from fencepost.local.shelf import Kept
+from fencepost.protocol.continuation import is_wanted
+from fencepost.protocol.job import Job, JobSpec, JobStatus
+from fencepost.protocol.lease import why_not_claimable
+from fencepost.protocol.report import ReportAnswer
+from fencepost.protocol.task import Candidate, Hold, ObjectKey, Owner, Receipt, State, Task
+
+SCHEMA_VERSION: Final = 1
+
+_FIXED: Final = (
+    "namespace",
+    "name",
+    "uid",
+    "owner_kind",
+    "owner_name",
+    "owner_uid",
+    "branch",
+    "created_at",
+    "created",
+)
+_MOVING: Final = (
+    "version",
+    "queue",
+    "priority",
+    "state",
+    "settled",
+    "claimable",
+    "token",
+    "holder",
+    "outbox",
+    "account",
+    "renewals",
+    "hold",
+    "failures",
+    "last_lease",
+    "outbox_mark",
+    "acquired_at",
+    "renewed_at",
+    "progress",
+    "receipts",
+    "since",
+    "due",
+)
+_INSERT: Final = (
+    f"INSERT INTO tasks ({', '.join(_FIXED + _MOVING)}) VALUES ({', '.join('?' * len(_FIXED + _MOVING))})"
+)
+_UPDATE: Final = f"UPDATE tasks SET {', '.join(f'{column} = ?' for column in _MOVING)} WHERE id = ?"
+_SELECT: Final = (
+    f"SELECT tasks.id, spec, {', '.join(_FIXED + _MOVING)} FROM tasks JOIN specs ON task = tasks.id"
+)
+
+
+def schema() -> Iterator[str]:
+    """The statements of `schema.sql`, one by one: a script would be committed by its first one."""
+    text = resources.files("fencepost.local").joinpath("schema.sql").read_text(encoding="utf-8")
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+@lru_cache(maxsize=8)
+def _parsed_job_spec(text: str) -> JobSpec:
+    return codec.job_spec_of(text)
+
+
+@lru_cache(maxsize=8)
+def _parsed_job_status(text: str) -> JobStatus:
+    return codec.job_status_of(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tables:
+    """See `shelf.Shelf`. `changed` says whether there is anything to commit."""
+
+    connection: sqlite3.Connection
+    changed: bool = False
+    _latest: float | None = None
+    _rows: dict[ObjectKey, tuple[int, Kept]] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> float:
+        if self._latest is None:
+            self._latest = float(self._one("SELECT latest FROM clock")[0])
+        return self._latest
+
+    def note_time(self, now: float) -> None:
+        """Store that the clock was seen at `now`."""
+        self._write("UPDATE clock SET latest = ?", now)
+
+    def kept(self, key: ObjectKey) -> Kept | None:
+        if key in self._rows:
+            return self._rows[key][1]
+        found = self._tasks("namespace = ? AND name = ?", key.namespace, key.name)
+        return found[0] if found else None
+
+    def keep(self, kept: Kept) -> None:
+        known = self._rows.get(kept.task.key)
+        if known is None and self.kept(kept.task.key) is not None:
+            known = self._rows[kept.task.key]
+        if known is None:
+            row = self._insert(kept)
+        else:
+            row, before = known
+            self._write(_UPDATE, *_moving(kept), row)
+            if before.task.spec != kept.task.spec:
+                self._write("UPDATE specs SET spec = ? WHERE task = ?", codec.text_of(kept.task.spec), row)
+            self._append(row, kept.task.receipts[before.task.count :])
+        self._rows[kept.task.key] = (row, kept)
+
+    def drop(self, key: ObjectKey) -> None:
+        if self.kept(key) is None:
+            return
+        row, _ = self._rows.pop(key)
+        for statement in (
+            "DELETE FROM receipts WHERE task = ?",
+            "DELETE FROM specs WHERE task = ?",
+            "DELETE FROM tasks WHERE id = ?",
+        ):
+            self._write(statement, row)
+
+    def candidates(self, namespace: str, queue: str, limit: int) -> Sequence[Candidate]:
+        rows = self._all(
+            "SELECT name, uid, version, token, failures, owner_kind, owner_name, owner_uid, branch FROM tasks"
+            " WHERE claimable = 1 AND namespace = ? AND queue = ? ORDER BY priority DESC, id LIMIT ?",
+            namespace,
+            queue,
+            limit,
+        )
+        return [
+            Candidate(
+                key=ObjectKey(namespace=namespace, name=name),
+                uid=uid,
+                version=str(version),
+                token=token,
+                failures=failures,
+                owner=_owner(*owner),
+                branch=branch,
+            )
+            for name, uid, version, token, failures, *owner, branch in rows
+        ]
+
+    def due(self, now: float, limit: int) -> Sequence[ObjectKey]:
+        rows = self._all(
+            "SELECT namespace, name FROM tasks WHERE due IS NOT NULL AND due <= ? ORDER BY due LIMIT ?",
+            now,
+            limit,
+        )
+        return [ObjectKey(namespace=namespace, name=name) for namespace, name in rows]
+
+    def next_due(self) -> float | None:
+        due: float | None = self._one("SELECT min(due) FROM tasks WHERE due IS NOT NULL")[0]
+        return due
+
+    def tasks(self, namespace: str, queue: str | None) -> Sequence[Task]:
+        if queue is None:
+            found = self._tasks("namespace = ? ORDER BY name", namespace)
+        else:
+            found = self._tasks("namespace = ? AND queue = ? ORDER BY name", namespace, queue)
+        return [kept.task for kept in found]
+
+    def unsettled_of_outbox(self, namespace: str, outbox: str) -> Sequence[Task]:
+        where = "settled = 0 AND outbox = ? AND outbox <> '' AND namespace = ? ORDER BY name"
+        return [kept.task for kept in self._tasks(where, outbox, namespace)]
+
+    def claimed_by_outbox(self, namespace: str, outbox: str) -> Sequence[Task]:
+        where = "namespace = ? AND (outbox = ? OR instr(last_lease, ' ' || ? || '/') > 0) ORDER BY name"
+        return [kept.task for kept in self._tasks(where, namespace, outbox, outbox)]
+
+    def children(self, owner_uid: str) -> Sequence[Task]:
+        return [kept.task for kept in self._tasks("owner_uid = ? ORDER BY name", owner_uid)]
+
+    def has_open_child(self, owner_uid: str) -> bool:
+        found = self._all("SELECT 1 FROM tasks WHERE owner_uid = ? AND settled = 0 LIMIT 1", owner_uid)
+        return bool(found)
+
+    def job(self, key: ObjectKey) -> Job | None:
+        found = self._jobs("namespace = ? AND name = ?", key.namespace, key.name)
+        return found[0] if found else None
+
+    def keep_job(self, job: Job) -> None:
+        owner = job.owner
+        self._write(
+            "INSERT INTO jobs (namespace, name, uid, generation, owner_kind, owner_name, owner_uid,"
+            " created_at, version, finished, spec, status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (namespace, name) DO UPDATE SET version = excluded.version,"
+            " finished = excluded.finished, spec = excluded.spec, status = excluded.status",
+            job.key.namespace,
+            job.key.name,
+            job.uid,
+            job.generation,
+            owner.kind if owner else None,
+            owner.name if owner else None,
+            owner.uid if owner else None,
+            job.created_at,
+            int(job.version),
+            int(is_finished(job)),
+            codec.text_of(job.spec),
+            codec.text_of(job.status),
+        )
+
+    def drop_job(self, key: ObjectKey) -> None:
+        self._write("DELETE FROM jobs WHERE namespace = ? AND name = ?", key.namespace, key.name)
+
+    def jobs(self, namespace: str) -> Sequence[Job]:
+        return self._jobs("namespace = ? ORDER BY name", namespace)
+
+    def unfinished_jobs(self) -> Sequence[ObjectKey]:
+        rows = self._all("SELECT namespace, name FROM jobs WHERE finished = 0 ORDER BY id")
+        return [ObjectKey(namespace=namespace, name=name) for namespace, name in rows]
+
+    def answer(self, event_id: str) -> ReportAnswer | None:
+        found = self._all("SELECT answer FROM reports WHERE event = ?", event_id)
+        return codec.answer_of(found[0][0]) if found else None
+
+    def keep_answer(self, answer: ReportAnswer) -> None:
+        self._write("INSERT INTO reports VALUES (?, ?)", answer.report.event_id, codec.text_of(answer))
+
+    def accepted_payload(self, scope: str, payload_sha256: str) -> str:
+        statement = "SELECT receipt_sha256 FROM payloads WHERE scope = ? AND payload_sha256 = ?"
+        found = self._all(statement, scope, payload_sha256)
+        return str(found[0][0]) if found else ""
+
+    def keep_payload(self, scope: str, payload_sha256: str, receipt_sha256: str) -> None:
+        self._write("INSERT INTO payloads VALUES (?, ?, ?)", scope, payload_sha256, receipt_sha256)
+
+    def consumed(self, job_uid: str) -> str | None:
+        found = self._all("SELECT digest FROM consumed WHERE job = ?", job_uid)
+        return str(found[0][0]) if found else None
+
+    def keep_consumed(self, job_uid: str, digest: str) -> None:
+        self._write("INSERT INTO consumed VALUES (?, ?)", job_uid, digest)
+
+    def _insert(self, kept: Kept) -> int:
+        cursor = self.connection.execute(_INSERT, (*_fixed(kept), *_moving(kept)))
+        self.changed = True
+        row = int(cursor.lastrowid or 0)
+        self._write("INSERT INTO specs VALUES (?, ?)", row, codec.text_of(kept.task.spec))
+        self._append(row, kept.task.receipts)
+        return row
+
+    def _append(self, row: int, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            self._write(
+                "INSERT INTO receipts VALUES (?, ?, ?)", row, receipt.sequence, codec.text_of(receipt)
+            )
+
+    def _tasks(self, where: str, *values: object) -> list[Kept]:
+        return [self._kept(row) for row in self._all(f"{_SELECT} WHERE {where}", *values)]
+
+    def _kept(self, row: Sequence[Any]) -> Kept:
+        number, spec, *columns = row
+        named = dict(zip(_FIXED + _MOVING, columns, strict=True))
+        receipts = self._receipts(number) if named["receipts"] else ()
+        kept = Kept(
+            task=_task(named, spec, receipts),
+            created=named["created"],
+            since=named["since"],
+            due=named["due"],
+        )
+        self._rows[kept.task.key] = (number, kept)
+        return kept
+
+    def _receipts(self, row: int) -> tuple[Receipt, ...]:
+        rows = self._all("SELECT receipt FROM receipts WHERE task = ? ORDER BY sequence", row)
+        return tuple(codec.receipt_of(text) for (text,) in rows)
+
+    def _jobs(self, where: str, *values: object) -> list[Job]:
+        rows = self._all(
+            "SELECT namespace, name, uid, version, spec, status, generation, created_at,"
+            f" owner_kind, owner_name, owner_uid FROM jobs WHERE {where}",
+            *values,
+        )
+        return [
+            Job(
+                key=ObjectKey(namespace=namespace, name=name),
+                uid=uid,
+                version=str(version),
+                spec=_parsed_job_spec(spec),
+                status=_parsed_job_status(status),
+                generation=generation,
+                created_at=created_at,
+                owner=_owner(*owner),
+            )
+            for namespace, name, uid, version, spec, status, generation, created_at, *owner in rows
+        ]
+
+    def _all(self, statement: str, *values: object) -> list[Any]:
+        return self.connection.execute(statement, values).fetchall()
+
+    def _one(self, statement: str, *values: object) -> Any:
+        return self.connection.execute(statement, values).fetchone()
+
+    def _write(self, statement: str, *values: object) -> None:
+        self.connection.execute(statement, values)
+        self.changed = True
+
+
+def is_finished(job: Job) -> bool:
+    """Joined, and its continuation started if there is to be one."""
+    if not job.joined:
+        return False
+    record = job.status.continuation
+    return not is_wanted(job) or (record is not None and record.started)
+
+
+def _owner(kind: str | None, name: str | None, uid: str | None) -> Owner | None:
+    return Owner(kind=kind, name=name, uid=uid) if kind and name and uid else None
+
+
+def _fixed(kept: Kept) -> tuple[object, ...]:
+    task, owner = kept.task, kept.task.owner
+    return (
+        task.key.namespace,
+        task.key.name,
+        task.uid,
+        owner.kind if owner else None,
+        owner.name if owner else None,
+        owner.uid if owner else None,
+        task.branch,
+        task.created_at,
+        kept.created,
+    )
+
+
+def _moving(kept: Kept) -> tuple[object, ...]:
+    task = kept.task
+    return (
+        int(task.version),
+        task.spec.queue,
+        task.spec.priority,
+        task.state.value,
+        int(task.settled),
+        int(why_not_claimable(task) is None),
+        task.token,
+        task.holder,
+        task.outbox,
+        task.account,
+        task.renewals,
+        task.hold.value if task.hold else None,
+        task.failures,
+        task.last_lease.text() if task.last_lease else "",
+        task.outbox_mark,
+        task.acquired_at,
+        task.renewed_at,
+        task.progress,
+        task.count,
+        kept.since,
+        kept.due,
+    )
+
+
+def _task(named: dict[str, Any], spec: str, receipts: tuple[Receipt, ...]) -> Task:
+    return Task(
+        key=ObjectKey(namespace=named["namespace"], name=named["name"]),
+        uid=named["uid"],
+        version=str(named["version"]),
+        spec=codec.task_spec_of(spec),
+        token=named["token"],
+        holder=named["holder"],
+        account=named["account"],
+        renewals=named["renewals"],
+        hold=Hold(named["hold"]) if named["hold"] else None,
+        failures=named["failures"],
+        last_lease=codec.last_lease_of(named["last_lease"]),
+        outbox_mark=named["outbox_mark"],
+        acquired_at=named["acquired_at"],
+        renewed_at=named["renewed_at"],
+        progress=named["progress"],
+        state=State(named["state"]),
+        receipts=receipts,
+        owner=_owner(named["owner_kind"], named["owner_name"], named["owner_uid"]),
+        branch=named["branch"],
+        created_at=named["created_at"],
+    )

@@ -1,0 +1,197 @@
+"""The continuation of one joined job: created suspended, recorded, unsuspended, and then hands off.
+
+Which step is next is `protocol.continuation`, from an uncached read of the job and of whatever has the
+continuation's name. Each step is one conditional write, so any number of crashes and operators come to the
+same end: one object was started, and the job says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from fencepost.api.write import job_status_object
+from fencepost.ports import Cause, Refused, Unanswered
+from fencepost.protocol.continuation import Seen, Step, is_wanted, next_step
+from fencepost.protocol.fanout import continuation_name
+from fencepost.protocol.job import ConditionStatus, Continuation, ContinuationRecord
+from fencepost_operator import paths
+from fencepost_operator.apply import WriteEnd, Writer, Written
+from fencepost_operator.cache import SeenJob
+from fencepost_operator.continuation_objects import ContinuationObjects, is_owned, objects_of, seen_in
+from fencepost_operator.decide import StallReason, Trouble, says_the_same, stalled, with_trouble
+from fencepost_operator.keys import Key
+from fencepost_operator.logs import Repeats, about, logger
+from fencepost_operator.observe import WholeJob, World
+from fencepost_operator.queue import WorkQueue
+
+STEPS_MAX: Final = 8  # twice what it takes; a surprise goes back to the queue
+LATE_WRITE_SECONDS: Final = 40.0  # longer than the API server works on a request whose client has gone
+FOR_A_PERSON: Final = frozenset({Cause.FORBIDDEN, Cause.ADMISSION, Cause.TOO_LARGE, Cause.SCHEMA})
+
+Found = dict[str, Any]
+
+
+class Continuing:
+    """Looks at joined jobs. One event loop owns it."""
+
+    def __init__(self, *, world: World, writer: Writer, queue: WorkQueue[Key], repeats: Repeats) -> None:
+        self._world = world
+        self._writer = writer
+        self._queue = queue
+        self._repeats = repeats
+
+    async def look(self, key: Key) -> bool:
+        """Bring the continuation as far as it goes. True if all is done that can be done now.
+
+        Raises `StoreUnavailable` or `StoreRefused`.
+        """
+        seen = self._world.cache.job(key.object_key)
+        if seen is None or seen.job.deleting or seen.memory.continued:
+            return True
+        if not is_wanted(seen.job):
+            seen.memory.continued = True
+            return True
+        for _ in range(STEPS_MAX):
+            whole = await self._world.read_job(seen.job.key)
+            if whole is None or whole.job.uid != seen.uid or whole.job.deleting or not whole.job.joined:
+                return True  # an event about it is on the way
+            end = await self._step(key, seen, whole)
+            if end is not None:
+                return end
+        self._queue.add_after_failure(key)
+        return False
+
+    async def _step(self, key: Key, seen: SeenJob, whole: WholeJob) -> bool | None:
+        """One step; None if there may be another one, else what `look` returns."""
+        continuation = whole.job.spec.continuation
+        if continuation is None:
+            return True
+        path = _path(whole, continuation)
+        found = await self._world.read(path, f"the continuation of job {whole.job.key}")
+        sight = seen_in(found, whole.job)
+        match next_step(whole.job, sight):
+            case Step.NOT_WANTED | Step.HANDS_OFF:
+                seen.memory.continued = True
+                return True
+            case Step.CREATE:
+                return await self._create(key, whole)
+            case Step.RECORD:
+                return await self._record(key, whole, continuation, sight, started=False)
+            case Step.UNSUSPEND:
+                version = str(found["metadata"]["resourceVersion"]) if found else ""
+                return self._went(
+                    key, whole, await self._writer.unsuspend(path, uid=sight.uid, version=version)
+                )
+            case Step.RECORD_STARTED:
+                return await self._record(key, whole, continuation, sight, started=True)
+            case Step.DELETE_DUPLICATE:
+                return await self._delete(key, whole, path, found)
+            case Step.CONFLICT:
+                message = f"another object has the name of the continuation, {path}: delete it"
+                return await self._tell(key, whole, StallReason.CONTINUATION_CONFLICT, message)
+            case Step.LOST:
+                message = "the continuation was deleted before it was started; it is not made again"
+                await self._tell(key, whole, StallReason.CONTINUATION_LOST, message)
+                seen.memory.continued = True
+                return True
+
+    async def _create(self, key: Key, whole: WholeJob) -> bool | None:
+        objects = objects_of(whole.job)
+        if objects.config_map is not None:
+            problem = await self._make_config_map(whole, objects)
+            if problem is not None:
+                return await self._not_made(key, whole, problem)
+        path = paths.continuations(objects.kind, whole.job.key.namespace)
+        end = await self._writer.create(path, objects.body, what="create-continuation")
+        if isinstance(end, Refused) and end.cause is Cause.EXISTS:
+            return None
+        if isinstance(end, Unanswered):
+            # A copy may be created late, when the first one has run and gone: look again after that.
+            self._queue.add_after(key, LATE_WRITE_SECONDS)
+        return None if isinstance(end, Written) else await self._not_made(key, whole, end)
+
+    async def _make_config_map(
+        self, whole: WholeJob, objects: ContinuationObjects
+    ) -> Refused | Unanswered | None:
+        path = paths.config_maps(whole.job.key.namespace)
+        end = await self._writer.create(path, objects.config_map or {}, what="create-snapshot")
+        if isinstance(end, Written):
+            return None
+        if isinstance(end, Refused) and end.cause is Cause.EXISTS:
+            found = await self._world.read(f"{path}/{objects.name}", f"the ConfigMap {objects.name}")
+            if found is not None and is_owned(found, whole.job):
+                return None  # it is immutable and made of the snapshot alone, so it is the same
+            return replace(
+                end, cause=Cause.ADMISSION, message=f"another ConfigMap has the name {objects.name}"
+            )
+        return end
+
+    async def _not_made(self, key: Key, whole: WholeJob, end: Refused | Unanswered) -> bool:
+        if isinstance(end, Refused) and end.cause in FOR_A_PERSON:
+            message = f"the continuation cannot be created; the API server says: {end.message}"
+            return await self._tell(key, whole, StallReason.CONTINUATION_REFUSED, message)
+        return self._failed(key, whole, end)
+
+    async def _record(
+        self, key: Key, whole: WholeJob, continuation: Continuation, sight: Seen, *, started: bool
+    ) -> bool | None:
+        """Write which object it is, or that it was started; nothing that a person was told stays wrong."""
+        name = continuation_name(whole.job)
+        record = ContinuationRecord(kind=continuation.kind, name=name, uid=sight.uid, started=started)
+        status = with_trouble(replace(whole.job.status, continuation=record), None)
+        content = self._status_object(whole, status)
+        kept = {"continuation": content["continuation"]}
+        told = stalled(whole.job.status)
+        if told is not None and told.status is ConditionStatus.TRUE:
+            kept["conditions"] = content["conditions"]
+        what = "record-started" if started else "record-continuation"
+        end = await self._writer.patch_status(whole.job, kept, what=what)
+        if isinstance(end, Written) and started:
+            note = about(key.namespace, key.name, uid=whole.job.uid)
+            logger.info("continuation started: %s %s", continuation.kind.value, name, extra=note)
+        return self._went(key, whole, end)
+
+    async def _delete(self, key: Key, whole: WholeJob, path: str, found: Any) -> bool | None:
+        metadata = found["metadata"]
+        end = await self._writer.delete(
+            path, uid=metadata["uid"], version=metadata["resourceVersion"], what="delete-duplicate"
+        )
+        return self._went(key, whole, end)
+
+    async def _tell(self, key: Key, whole: WholeJob, reason: StallReason, message: str) -> bool:
+        """Write the condition `Stalled`, unless it says so already, and come back after a while."""
+        status = with_trouble(whole.job.status, Trouble(reason=reason, message=message))
+        if not says_the_same(stalled(status), stalled(whole.job.status)):
+            content = {"conditions": self._status_object(whole, status)["conditions"]}
+            await self._writer.patch_status(whole.job, content, what="stalled")
+        if self._repeats.is_news(whole.job.uid, reason):
+            note = about(key.namespace, key.name, uid=whole.job.uid)
+            logger.warning("%s", message, extra=note)
+        self._queue.add_after_failure(key)
+        return False
+
+    def _went(self, key: Key, whole: WholeJob, end: WriteEnd) -> bool | None:
+        """None if it was applied or somebody else was faster: the next step looks again."""
+        if isinstance(end, Written):
+            return None
+        if isinstance(end, Refused) and end.cause in (Cause.PRECONDITION, Cause.MISSING):
+            return None
+        return self._failed(key, whole, end)
+
+    def _failed(self, key: Key, whole: WholeJob, end: Refused | Unanswered) -> bool:
+        if self._repeats.is_news(whole.job.uid, "continuation"):
+            note = about(key.namespace, key.name, uid=whole.job.uid)
+            logger.warning("the continuation has to wait: %s", end.message, extra=note)
+        at_least = end.retry_after_seconds or 0.0 if isinstance(end, Refused) else 0.0
+        self._queue.add_after_failure(key, at_least=at_least)
+        return False
+
+    def _status_object(self, whole: WholeJob, status: Any) -> dict[str, Any]:
+        now = self._world.server_clock.text()
+        return job_status_object(status, now=now, previous={"conditions": list(whole.conditions)})
+
+
+def _path(whole: WholeJob, continuation: Continuation) -> str:
+    namespace = whole.job.key.namespace
+    return f"{paths.continuations(continuation.kind, namespace)}/{continuation_name(whole.job)}"

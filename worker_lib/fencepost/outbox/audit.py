@@ -24,7 +24,7 @@ from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.payload import sha256_hex
 from fencepost.protocol.receipt import receipt_hash
 from fencepost.protocol.steps import Step, StepChainBroken, StepKind, mark_text
-from fencepost.protocol.task import Kind, Outcome, Receipt, Task
+from fencepost.protocol.task import GENESIS, Kind, Outcome, Receipt, Task
 
 
 class FindingKind(Enum):
@@ -39,6 +39,7 @@ class FindingKind(Enum):
     ROW_MISSING = "the server has a receipt from this outbox that has no row here"
     MARK_UNKNOWN = "a claim carries a position of the chain that this file does not have"
     NOT_ONE_RESULT = "a completed task has not exactly one acknowledged result here"
+    DEAD_BUT_ACCEPTED = "a dead letter here stands on the server"
     NOT_MARKED_YET = "the server has the receipt of a row that is not marked here yet"
 
 
@@ -107,6 +108,7 @@ class Ledger(Protocol):
     def all(self) -> Iterator[Row]: ...
     def rows_of(self, uid: str) -> Sequence[Row]: ...
     def inconsistencies(self) -> Iterator[str]: ...
+    def verify(self) -> Verification: ...
 
 
 def verify_ledger(ledger: Ledger) -> Verification:
@@ -126,7 +128,7 @@ def verify_ledger(ledger: Ledger) -> Verification:
 
 def audit_report(ledger: Ledger, tasks: Sequence[Task]) -> AuditReport:
     """Compare with `tasks`: those whose last lease names this outbox, settled or not."""
-    verification = verify_ledger(ledger)
+    verification = ledger.verify()
     by_uid = {task.uid: task for task in tasks}
     findings = list(rolled_back(ledger, tasks))
     compared = not_compared = 0
@@ -155,7 +157,9 @@ def rolled_back(ledger: Ledger, tasks: Iterable[Task]) -> tuple[Finding, ...]:
 def _unknown_mark(ledger: Ledger, task: Task) -> Finding | None:
     sequence = _sequence_of(task.outbox_mark)
     base = ledger.base
-    if sequence == 0 or (base is not None and sequence is not None and sequence < base.sequence):
+    if task.outbox_mark == mark_text(0, GENESIS) or (
+        base is not None and sequence is not None and sequence < base.sequence
+    ):
         return None
     step = base if base is not None and sequence == base.sequence else ledger.step_at(sequence or 0)
     if step is not None and mark_text(step.sequence, step.hash) == task.outbox_mark:
@@ -267,6 +271,10 @@ def _missing_row(ledger: Ledger, task: Task, receipt: Receipt, rows: Sequence[Ro
     if row is None and not _may_be_pruned(ledger, task):
         message = f"the receipt {receipt.receipt_sha256} (key {receipt.idempotency_key}) has no row here"
         return [Finding(kind=FindingKind.ROW_MISSING, subject=str(task.key), message=message)]
+    if row is not None and row.status is RowStatus.DEAD:
+        return [
+            _of_row(FindingKind.DEAD_BUT_ACCEPTED, row, f"{row.reason}; yet {receipt.receipt_sha256} stands")
+        ]
     if row is not None and row.status is not RowStatus.ACKNOWLEDGED:
         message = f"it stands, and the row is {row.status.value}: the next drain gets the receipt again"
         return [_of_row(FindingKind.NOT_MARKED_YET, row, message)]

@@ -184,8 +184,8 @@ def moved_aside(path: Path, reason: str) -> OutboxRefused:
     return OutboxRefused(
         RefusalCode.DAMAGED,
         f"outbox {path} is damaged ({reason}) and was moved to {target}. Results in it that were not sent "
-        "are made again: their leases run out and the tasks are claimed again. Keep the file if you want to know "
-        "what it held; the next start makes a new outbox",
+        "are made again: their leases run out and the tasks are claimed again. Keep the file if you want to "
+        "know what it held; the next start makes a new outbox",
     )
 
 

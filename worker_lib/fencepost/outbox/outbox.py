@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -35,26 +35,27 @@ from fencepost.outbox.buffer import Buffer, BufferedStep
 from fencepost.outbox.chain import base_step, lease_state, recover_state, submit_state
 from fencepost.outbox.opening import OpenPlace, open_place, refuse_damaged_content
 from fencepost.outbox.probe import FileSystemType, statfs_type
-from fencepost.outbox.prune import prune_older
+from fencepost.outbox.prune import prune_older, time_before
 from fencepost.outbox.reading import Reading
 from fencepost.outbox.refusals import (
     OutboxFailed,
     OutboxFull,
+    OutboxRefused,
     OutboxWriteFailed,
     ReceiptMismatch,
+    RefusalCode,
 )
 from fencepost.outbox.rows import (
     NewRow,
     Row,
     Statement,
-    columns_of_standing,
     receipt_text,
     refuse_foreign_receipt,
     refuse_undeliverable,
 )
 from fencepost.outbox.statements import query
-from fencepost.outbox.storing import acknowledged_alike, replayed, store_row
-from fencepost.outbox.writer import Transactions, Writer
+from fencepost.outbox.storing import acknowledged_alike, replayed, store_row, uncover
+from fencepost.outbox.writer import Transactions, Writer, end_incarnation, nothing_more
 from fencepost.protocol import limits
 from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.steps import Step, StepKind, mark_text
@@ -84,7 +85,7 @@ class Outbox:
         self._mutex = RLock()
         self._buffer = Buffer()
         self._transactions = Transactions(self.path, opened.connection, self._buffer)
-        self._reading = Reading(self.path, opened.connection, self._buffer, self._mutex, incarnation)
+        self._reading = Reading(self.path, opened.connection, self._buffer, self._mutex)
 
     @classmethod
     def open(
@@ -112,9 +113,12 @@ class Outbox:
             allow_network=allow_network,
             file_system_type=file_system_type,
         )
-        outbox = cls(opened, incarnation=incarnation, owner=owner, now=now)
         try:
+            outbox = cls(opened, incarnation=incarnation, owner=owner, now=now)
             outbox._begin()
+        except OutboxFailed as error:
+            opened.close()
+            raise OutboxRefused(RefusalCode.NOT_WRITABLE, str(error)) from error
         except BaseException:
             opened.close()
             raise
@@ -233,7 +237,7 @@ class Outbox:
             row = self._reading.row(row_id)
             armed = replace(row, token=token, holder=holder, status=RowStatus.PENDING, reason="")
             if row.status is RowStatus.ACKNOWLEDGED:
-                return self._uncover(replace(armed, acknowledged_at="", verdict=None, covered_step=None))
+                return self._run(partial(uncover, row=armed))
             return self._mark(armed)
 
     def acknowledge(self, row_id: int, receipt: Receipt | None, verdict: Verdict) -> Row:
@@ -274,7 +278,7 @@ class Outbox:
         """Write what waits. Raises `OutboxFull` or `OutboxWriteFailed`; then it still waits."""
         with self._lock():
             if len(self._buffer) or not self._announced:
-                self._run(_nothing_more)
+                self._run(nothing_more)
 
     def prune(self, older_than_days: float = PRUNE_DAYS_DEFAULT, *, dead: bool = False) -> int:
         """Remove acknowledged rows (and with `dead` the dead letters) older than that; how many went.
@@ -286,7 +290,9 @@ class Outbox:
             raise ValueError(f"the age of a prune is 0 days or more, got {older_than_days}")
         with self._lock():
             self.flush()
-            removed = self._run(partial(prune_older, before=_before(self._now(), older_than_days), dead=dead))
+            removed = self._run(
+                partial(prune_older, before=time_before(self._now(), older_than_days), dead=dead)
+            )
             self._opened.reread()
             return removed
 
@@ -307,13 +313,7 @@ class Outbox:
 
     def inconsistencies(self) -> Iterator[str]:
         """What the file says about itself that cannot be: pages, and local marks without their rows."""
-        answer = self._reading.pages_are_whole()
-        if answer != "ok":
-            yield f"SQLite's own check: {answer}"
-        for task in self._reading.done_without_result():
-            yield f"task {task} is marked done, and its result is not here"
-        for row in self._reading.results_not_done():
-            yield f"row {row.id} is the result of task {row.task_key}, which is not marked done"
+        return self._reading.inconsistencies()
 
     def close(self) -> None:
         """Write what waits and let go of the file; may be called twice.
@@ -324,7 +324,7 @@ class Outbox:
             if self._opened.closed or self._process != os.getpid():
                 return
             try:
-                self._run(_end_incarnation)
+                self._run(end_incarnation)
             except OutboxWriteFailed as error:
                 log.warning("closing: %s; what could not be marked is sent again at the next start", error)
             finally:
@@ -340,12 +340,12 @@ class Outbox:
 
     def _begin(self) -> None:
         """Account for what an earlier life left, and say who has the file now."""
+        refuse_damaged_content(self._opened, self._reading)
         with self._mutex:
-            refuse_damaged_content(self._opened, self._reading)
             for row in self._reading.uncovered_rows():
                 self._cover(row, StepKind.RECOVER, recover_state(row))
             try:
-                self._run(_nothing_more)
+                self._run(nothing_more)
             except OutboxFull as error:
                 log.warning("%s; claiming waits, what is stored can still be sent", error)
 
@@ -381,14 +381,6 @@ class Outbox:
         if not self._buffer.is_covered(row):
             self._buffer.add_step(BufferedStep(kind=kind, state=state, at=self._now(), row_id=row.id))
 
-    def _uncover(self, row: Row) -> Row:
-        def write(writer: Writer) -> None:
-            writer.execute(query("mark_row"), columns_of_standing(row))
-            writer.execute(query("cover_row"), {"id": row.id, "step": None})
-
-        self._run(write)
-        return row
-
     def _write_if_long(self) -> None:
         if self._buffer.is_long:
             try:
@@ -410,19 +402,6 @@ class Outbox:
 
 def _cut(text: str) -> str:
     return cut_to_bytes(text, limits.ERROR_TEXT_BYTES_MAX)
-
-
-def _before(now: str, days: float) -> str:
-    """The time that many days before `now`, as text that compares with what `now` gives."""
-    return (datetime.fromisoformat(now) - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _nothing_more(_writer: Writer) -> None:
-    """What waits is all there is to write."""
-
-
-def _end_incarnation(writer: Writer) -> None:
-    writer.execute(query("end_incarnation"), {})
 
 
 __all__ = ["PRUNE_DAYS_DEFAULT", "Outbox"]

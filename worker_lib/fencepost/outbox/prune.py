@@ -8,6 +8,8 @@ carry.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from fencepost.outbox.statements import query
 from fencepost.outbox.writer import Writer
 
@@ -32,3 +34,8 @@ def _prune_steps(writer: Writer, before: str) -> None:
     base = {"sequence": newest["sequence"], "hash": newest["hash"]}
     writer.execute(query("move_base"), base)
     writer.execute(query("prune_steps"), base)
+
+
+def time_before(now: str, days: float) -> str:
+    """The time that many days before `now`, as text that compares with what the clock gives."""
+    return (datetime.fromisoformat(now) - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")

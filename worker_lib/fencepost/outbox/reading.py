@@ -28,14 +28,12 @@ STEPS_A_PAGE: Final = 1024
 class Reading:
     """What can be asked of the file, with what waits in the buffer laid over it."""
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, buffer: Buffer, lock: RLock, incarnation: str
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, buffer: Buffer, lock: RLock) -> None:
         self._path = path
         self._connection = connection
         self._buffer = buffer
         self._lock = lock
-        self._incarnation = incarnation
+        self._newest_of_before = int(self._fetch("newest_row", {})[0][0])
 
     def row(self, row_id: int) -> Row:
         """Raises `LookupError`."""
@@ -85,15 +83,6 @@ class Reading:
         """Rows that no step accounts for yet."""
         return tuple(self._rows("uncovered_rows", {}))
 
-    def results_not_done(self) -> tuple[Row, ...]:
-        """Results whose task is not marked done: there are none, or the file was meddled with."""
-        return tuple(self._rows("results_not_done", {}))
-
-    def done_without_result(self) -> tuple[str, ...]:
-        """Tasks that are marked done without a result: there are none, or the file was meddled with."""
-        found = self._fetch("done_without_result", {})
-        return tuple(f"{columns['namespace']}/{columns['name']} (UID {columns['uid']})" for columns in found)
-
     def steps(self, *, after: int) -> Iterator[Step]:
         """The written chain behind a sequence number."""
         while True:
@@ -109,7 +98,18 @@ class Reading:
         found = self._fetch("step_at", {"sequence": sequence})
         return step_from_columns(found[0]) if found else None
 
-    def pages_are_whole(self) -> str:
+    def inconsistencies(self) -> Iterator[str]:
+        """What the file says about itself that cannot be: pages, and local marks without their rows."""
+        answer = self._pages_are_whole()
+        if answer != "ok":
+            yield f"SQLite's own check: {answer}"
+        for columns in self._fetch("done_without_result", {}):
+            task = f"{columns['namespace']}/{columns['name']} (UID {columns['uid']})"
+            yield f"task {task} is marked done, and its result is not here"
+        for row in self._rows("results_not_done", {}):
+            yield f"row {row.id} is the result of task {row.task_key}, which is not marked done"
+
+    def _pages_are_whole(self) -> str:
         """`ok`, or what SQLite's own check finds first."""
         with self._lock:
             try:
@@ -132,7 +132,7 @@ class Reading:
     def _rows(self, name: str, parameters: Mapping[str, object]) -> list[Row]:
         with self._lock:
             found = self._fetch(name, parameters)
-            rows = (row_from_columns(columns, incarnation=self._incarnation) for columns in found)
+            rows = (row_from_columns(columns, newest_of_before=self._newest_of_before) for columns in found)
             return [self._buffer.standing(row) for row in rows]
 
     def _fetch(self, name: str, parameters: Mapping[str, object]) -> list[sqlite3.Row]:

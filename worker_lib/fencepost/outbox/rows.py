@@ -133,6 +133,7 @@ def refuse_undeliverable(new: NewRow, key: str) -> None:
 def _body_problem(new: NewRow) -> str | None:
     try:
         refuse_unencodable(new.value)
+        refuse_unencodable(new.device_time)
         refuse_contradiction(_as_submission(new))
     except (PayloadRefused, ValueError) as error:
         return str(error)
@@ -266,8 +267,8 @@ def columns_of_standing(row: Row) -> dict[str, object]:
     }
 
 
-def row_from_columns(columns: sqlite3.Row, *, incarnation: str) -> Row:
-    """A row as the file has it; `incarnation` is the life of the worker that reads it."""
+def row_from_columns(columns: sqlite3.Row, *, newest_of_before: int) -> Row:
+    """A row as the file has it; `newest_of_before` is the last id that an earlier life gave out."""
     job = columns["job_uid"]
     return Row(
         id=columns["id"],
@@ -294,5 +295,5 @@ def row_from_columns(columns: sqlite3.Row, *, incarnation: str) -> Row:
         receipt_text=columns["receipt"],
         receipt_sha256=columns["receipt_sha256"],
         acknowledged_at=columns["acknowledged_at"],
-        after_crash=columns["incarnation"] != incarnation,
+        after_crash=columns["id"] <= newest_of_before,
     )

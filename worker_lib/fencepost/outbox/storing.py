@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fencepost.outbox.chain import row_state
 from fencepost.outbox.deferred import run_deferred
 from fencepost.outbox.refusals import OutboxConflict, ReceiptMismatch
-from fencepost.outbox.rows import NewRow, Row, Statement, columns_of_new_row, same_body
+from fencepost.outbox.rows import NewRow, Row, Statement, columns_of_new_row, columns_of_standing, same_body
 from fencepost.outbox.statements import query
 from fencepost.outbox.writer import Writer
 from fencepost.protocol.steps import StepKind
@@ -32,6 +33,14 @@ def store_row(
     if row.kind is Kind.RESULT:
         writer.execute(query("mark_done"), {**columns, "at": at, "row": row_id})
     return row_id
+
+
+def uncover(writer: Writer, *, row: Row) -> Row:
+    """Make an acknowledged row open again: its next receipt gets a step of its own."""
+    opened = replace(row, acknowledged_at="", verdict=None, covered_step=None)
+    writer.execute(query("mark_row"), columns_of_standing(opened))
+    writer.execute(query("cover_row"), {"id": row.id, "step": None})
+    return opened
 
 
 def replayed(known: Row, new: NewRow) -> Row:

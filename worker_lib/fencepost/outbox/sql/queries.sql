@@ -62,6 +62,9 @@ UPDATE fencepost_rows SET covered_step = :step WHERE id = :id;
 -- name: row
 SELECT * FROM fencepost_rows WHERE id = :id;
 
+-- name: newest_row
+SELECT COALESCE(MAX(id), 0) FROM fencepost_rows;
+
 -- name: rows_of
 SELECT * FROM fencepost_rows WHERE uid = :uid ORDER BY id;
 

@@ -1,2 +1,140 @@
-def policies():
-    return []
+"""The ValidatingAdmissionPolicies: what even a buggy or hostile caller cannot do.
+
+They see what the rules of a CRD cannot: annotations and labels, the caller, and free-form objects as a
+whole. They run inside the write that replaces the object, on exactly the revision that is replaced, so there
+is no window between check and write.
+
+- `fencepost-fence`: the lease itself, for everyone.
+- `fencepost-receipt`: who may write a receipt, for everyone.
+- `fencepost-worker`: the four things a worker may do, for callers who may patch and not update leasedtasks.
+- `fencepost-fanoutjob`: what a continuation may be, and the immutability of free-form objects.
+
+Traps that shaped them: a variable of optional type lets everything pass, so each ends in `orValue`; `int()`
+of garbage makes a policy refuse every later write, so old values are guarded too; a `messageExpression` may
+not use a variable that asks the authorizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.api import names
+from fencepost.api.policy import CREATE, UPDATE, Policy, Validation, Variable, words
+from fencepost.api.policy_of_fence import FENCE
+from fencepost.api.policy_of_workers import WORKER
+from fencepost.protocol.fencing import TOKEN_PATTERN
+from fencepost.protocol.limits import GROUP
+from fencepost.protocol.task import OPERATOR_HOLDER, Reason
+
+_OLD_TOKEN: Final = f"variables.oa[?'{names.FENCING_TOKEN}'].orValue('0')"
+_HELD_BY: Final = "(variables.holder == '' ? 'nobody' : variables.holder)"
+
+RECEIPT: Final = Policy(
+    name="fencepost-receipt",
+    resource=f"{names.LEASED_TASKS}/status",
+    operations=(UPDATE,),
+    variables=(
+        Variable(name="oa", expression="oldObject.metadata.?annotations.orValue({})"),
+        Variable(name="tokenText", expression=_OLD_TOKEN),
+        Variable(
+            name="token",
+            expression=f"variables.tokenText.matches('{TOKEN_PATTERN}') ? int(variables.tokenText) : 0",
+        ),
+        Variable(name="holder", expression=f"variables.oa[?'{names.HOLDER}'].orValue('')"),
+        Variable(name="account", expression=f"variables.oa[?'{names.HOLDER_ACCOUNT}'].orValue('')"),
+        Variable(name="before", expression="oldObject.?status.?receipts.orValue([]).size()"),
+        Variable(
+            name="fresh",
+            expression="object.?status.?receipts.orValue([]).filter(r, r.sequence > variables.before)",
+        ),
+        Variable(
+            name="operator",
+            expression=f"authorizer.group('{GROUP}').resource('{names.LEASED_TASKS}').subresource('status')"
+            ".namespace(request.namespace).check('update').allowed()",
+        ),
+    ),
+    validations=(
+        Validation(
+            expression="variables.fresh.all(r, r.recordedBy == request.userInfo.username)",
+            message="recordedBy must be your own account",
+            sentence="'recordedBy must be your own account, ' + request.userInfo.username",
+        ),
+        Validation(
+            expression="variables.fresh.all(r, r.fencingToken == variables.token)",
+            message="stale fencing token",
+            sentence="'stale fencing token: the current one is ' + string(variables.token) + ', held by ' + "
+            f"{_HELD_BY}",
+            forbidden=True,
+        ),
+        Validation(
+            expression="variables.fresh.all(r, (variables.holder != '' && r.holder == variables.holder && "
+            "variables.account == request.userInfo.username) || "
+            f"(r.holder == '{OPERATOR_HOLDER}' && variables.holder == '' && variables.operator))",
+            message="not the holder",
+            sentence="'not the holder: token ' + string(variables.token) + ' is held by ' + "
+            f"{_HELD_BY} + (variables.account == '' ? '' : ' (' + variables.account + ')')",
+            forbidden=True,
+        ),
+        Validation(
+            expression=f"variables.fresh.all(r, !has(r.reason) || (r.holder == '{OPERATOR_HOLDER}' && "
+            f"r.reason in {words([reason.value for reason in Reason])}))",
+            message="only the operator gives a receipt a reason",
+        ),
+        Validation(
+            expression="variables.operator || variables.fresh.size() > 0 || "
+            "object.?status == oldObject.?status",
+            message="a worker changes status only together with a new receipt",
+        ),
+    ),
+)
+
+_BRANCHES: Final = "{}.spec.branches.transformMapEntry(i, b, {{b.name: b.?request}})"
+
+FAN_OUT_JOB: Final = Policy(
+    name="fencepost-fanoutjob",
+    resource=names.FAN_OUT_JOBS,
+    operations=(CREATE, UPDATE),
+    variables=(
+        Variable(name="after", expression="object.spec.?continuation.?template.orValue({})"),
+        Variable(
+            name="jobs",
+            expression="authorizer.group('batch').resource('jobs').namespace(request.namespace)"
+            ".check('create').allowed()",
+        ),
+    ),
+    validations=(
+        Validation(
+            on=CREATE,
+            expression="variables.after.?kind.orValue('') != 'Job' || variables.jobs",
+            message="the continuation may be a Job only if you may create jobs",
+            sentence="request.userInfo.username + ' may not create jobs in ' + request.namespace + "
+            "', so the continuation may not be a Job'",
+            forbidden=True,
+        ),
+        Validation(
+            on=CREATE,
+            # Nesting must be no way around: what is inside is made by the operator, which may create jobs.
+            expression=f"variables.after.?kind.orValue('') != '{names.FAN_OUT_JOB}' || "
+            "!has(variables.after.spec) || !has(variables.after.spec.continuation) || variables.jobs",
+            message="a continuation that is a FanOutJob may have its own continuation only if you may create "
+            "jobs",
+            forbidden=True,
+        ),
+        Validation(
+            on=UPDATE,
+            # The rules of the CRD do not see that a key inside a free-form object was renamed.
+            expression=f"{_BRANCHES.format('object')} == {_BRANCHES.format('oldObject')} && "
+            "object.spec.?continuation == oldObject.spec.?continuation && "
+            "object.spec.?template == oldObject.spec.?template",
+            message="spec.branches, spec.continuation and spec.template are immutable: make another object "
+            "instead",
+        ),
+    ),
+)
+
+POLICIES: Final = (FENCE, RECEIPT, WORKER, FAN_OUT_JOB)
+
+
+def policies() -> list[dict[str, Any]]:
+    """All policies with their bindings, in the order in which they are written."""
+    return [each for policy in POLICIES for each in policy.as_objects()]

@@ -58,7 +58,7 @@ class Worker:
     @overload
     def task(self, *, queue: str | None = None) -> Callable[[Function], Function]: ...
 
-    def task(  # type: ignore[misc] - mypy wants one implementation type for both forms
+    def task(  # type: ignore[misc]  # one implementation type for both forms
         self, function: Any = None, /, *, queue: str | None = None
     ) -> Any:
         """Make a function the handler of the worker's queue, or of `queue` where it has several.
@@ -133,7 +133,8 @@ class Worker:
     ) -> Counter[str]:
         """As `run`, in a loop that exists; answers what was done, counted by verdict and event.
 
-        Raises `WorkerFailure`, `OutboxRefused` or `OutboxFailed`. `drain_only` hands in what lies in the outbox and ends.
+        Raises `WorkerFailure`, `OutboxRefused` or `OutboxFailed`. `drain_only` hands in what lies
+        in the outbox and ends.
         """
         handlers = {} if drain_only else self.handlers
         settings = settings or Settings(once=once)

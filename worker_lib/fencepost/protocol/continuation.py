@@ -77,18 +77,18 @@ STEPS: Final[dict[tuple[Record, Found], Step]] = {
     (Record.STARTED, Found.STRANGER): Step.HANDS_OFF,
 }
 
+WANTED_AFTER: Final[dict[ContinuationWhen, frozenset[JobState]]] = {
+    ContinuationWhen.SETTLED: frozenset({JobState.SUCCEEDED, JobState.FAILED}),
+    ContinuationWhen.SUCCEEDED: frozenset({JobState.SUCCEEDED}),
+    ContinuationWhen.FAILED: frozenset({JobState.FAILED}),
+}
+
 
 def is_wanted(job: Job) -> bool:
     """Whether the join ended the way the continuation asks for; False before the join."""
     if job.spec.continuation is None or job.status.snapshot is None:
         return False
-    match job.spec.continuation.when:
-        case ContinuationWhen.SETTLED:
-            return True
-        case ContinuationWhen.SUCCEEDED:
-            return job.status.state is JobState.SUCCEEDED
-        case ContinuationWhen.FAILED:
-            return job.status.state is JobState.FAILED
+    return job.status.state in WANTED_AFTER[job.spec.continuation.when]
 
 
 def next_step(job: Job, seen: Seen) -> Step:

@@ -22,17 +22,14 @@ def scope_key(task: Task, *, snapshot: str = "") -> str:
 
     `snapshot` is the provenance of the payload; it is part of the identity only in the scope `Snapshot`.
     """
-    where: tuple[str, ...]
-    match task.spec.dedup_scope:
-        case DedupScope.TASK:
-            where = ("task", task.uid)
-        case DedupScope.SNAPSHOT:
-            where = ("snapshot", task.key.namespace, snapshot)
-        case DedupScope.QUEUE:
-            where = ("queue", task.key.namespace, task.spec.queue)
-        case DedupScope.NAMESPACE:
-            where = ("namespace", task.key.namespace)
-    return framed_sha256(SCOPE_DOMAIN, *where)
+    namespace = task.key.namespace
+    where: dict[DedupScope, tuple[str, ...]] = {
+        DedupScope.TASK: ("task", task.uid),
+        DedupScope.SNAPSHOT: ("snapshot", namespace, snapshot),
+        DedupScope.QUEUE: ("queue", namespace, task.spec.queue),
+        DedupScope.NAMESPACE: ("namespace", namespace),
+    }
+    return framed_sha256(SCOPE_DOMAIN, *where[task.spec.dedup_scope])
 
 
 def first_with_payload(receipts: tuple[Receipt, ...], payload_sha256: str) -> Receipt | None:

@@ -154,7 +154,7 @@ def apply(task: Task, mutation: Mutation) -> Task:
             return _apply_end(task, mutation)
         case Requeue():
             return _apply_requeue(task, mutation)
-        case Submit() | Settle():
+        case _:
             return _apply_receipt(task, mutation)
 
 
@@ -196,7 +196,7 @@ def _effect_is_there(task: Task, mutation: Mutation) -> bool:
             )
         case Requeue():
             return task.token > mutation.token or (task.token == mutation.token and task.hold is None)
-        case Submit() | Settle():
+        case _:
             return mutation.receipt in task.receipts
 
 

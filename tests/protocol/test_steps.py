@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,7 @@ def test_a_replay_computes_the_same_chain(texts: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize("position", [0, 4, 8])
 def test_a_changed_step_breaks_the_chain(field: str, position: int) -> None:
     steps = chain_of(SHELTER_FEED)
-    changed = 77 if field == "sequence" else "changed"
+    changed: Any = 77 if field == "sequence" else "changed"
     steps[position] = replace(steps[position], **{field: changed})
     with pytest.raises(StepChainBroken, match="does not follow"):
         replay(steps)

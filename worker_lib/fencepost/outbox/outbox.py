@@ -49,13 +49,12 @@ from fencepost.outbox.rows import (
     NewRow,
     Row,
     Statement,
+    deliverable_key,
     receipt_text,
     refuse_foreign_receipt,
-    refuse_undeliverable,
 )
-from fencepost.outbox.statements import query
 from fencepost.outbox.storing import acknowledged_alike, replayed, store_row, uncover
-from fencepost.outbox.writer import Transactions, Writer, end_incarnation, nothing_more
+from fencepost.outbox.writer import Transactions, Writer, begin_incarnation, end_incarnation, nothing_more
 from fencepost.protocol import limits
 from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.steps import Step, StepKind, mark_text
@@ -175,8 +174,7 @@ class Outbox:
         statement a second time. Raises `OutboxFull` and `OutboxWriteFailed` (do not report success),
         `OutboxConflict` (another body stands), `RowRefused` (undeliverable), `DeferredStatementFailed`.
         """
-        key = row.key_in(self.uuid)
-        refuse_undeliverable(row, key)
+        key = deliverable_key(row, outbox=self.uuid)
         with self._lock():
             known = self._reading.standing_row(row, key)
             if known is not None:
@@ -354,9 +352,7 @@ class Outbox:
 
         def with_announcement(writer: Writer) -> Result:
             if not announced:
-                writer.execute(
-                    query("begin_incarnation"), {"owner": self._owner, "incarnation": self.incarnation}
-                )
+                begin_incarnation(writer, owner=self._owner, incarnation=self.incarnation)
             return body(writer)
 
         result = self._transactions.run(with_announcement)
@@ -367,9 +363,7 @@ class Outbox:
         with self._lock():
             row = self._reading.row(row_id)
             if row.status is RowStatus.ACKNOWLEDGED:
-                raise ReceiptMismatch(
-                    f"row {row_id} has its receipt already: it cannot become {status.value}"
-                )
+                raise ReceiptMismatch(f"row {row_id} has its receipt: it cannot become {status.value}")
             return self._mark(replace(row, status=status, reason=_cut(reason)))
 
     def _mark(self, row: Row) -> Row:
@@ -391,9 +385,7 @@ class Outbox:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         if self._process != os.getpid():
-            raise OutboxFailed(
-                f"outbox {self.path} was opened by process {self._process}: a child may not use it"
-            )
+            raise OutboxFailed(f"outbox {self.path} belongs to process {self._process}, not to its children")
         with self._mutex:
             if self._opened.closed:
                 raise OutboxFailed(f"outbox {self.path} is closed")
@@ -402,6 +394,3 @@ class Outbox:
 
 def _cut(text: str) -> str:
     return cut_to_bytes(text, limits.ERROR_TEXT_BYTES_MAX)
-
-
-__all__ = ["PRUNE_DAYS_DEFAULT", "Outbox"]

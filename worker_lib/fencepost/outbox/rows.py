@@ -56,17 +56,6 @@ class NewRow:
     def payload_sha256(self) -> str:
         return sha256_hex(self.value)
 
-    def key_in(self, outbox: str) -> str:
-        """The caller's key, or the default one of the outbox with this UUID."""
-        return self.idempotency_key or default_idempotency_key(
-            outbox=outbox,
-            uid=self.uid,
-            kind=self.kind,
-            outcome=self.outcome,
-            payload_sha256=self.payload_sha256,
-            token=self.token,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -123,11 +112,29 @@ class Row:
         )
 
 
-def refuse_undeliverable(new: NewRow, key: str) -> None:
-    """Raises `RowRefused` for a row that no server would ever take; it must not block the others later."""
-    problem = key_problem(key) or _body_problem(new)
-    if problem:
+def deliverable_key(new: NewRow, *, outbox: str) -> str:
+    """The row's idempotency key: the caller's, or the default one of the outbox with this UUID.
+
+    Raises `RowRefused` for a row that no server would ever take; it must not block the others later.
+    """
+    problem = _body_problem(new)
+    if problem is None:
+        key = _default_key(new, outbox) if new.idempotency_key is None else new.idempotency_key
+        problem = key_problem(key)
+    if problem is not None:
         raise RowRefused(f"the {new.kind.value.lower()} of task {new.task_key} cannot be stored: {problem}")
+    return key
+
+
+def _default_key(new: NewRow, outbox: str) -> str:
+    return default_idempotency_key(
+        outbox=outbox,
+        uid=new.uid,
+        kind=new.kind,
+        outcome=new.outcome,
+        payload_sha256=new.payload_sha256,
+        token=new.token,
+    )
 
 
 def _body_problem(new: NewRow) -> str | None:

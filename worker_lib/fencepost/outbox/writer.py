@@ -111,6 +111,11 @@ def nothing_more(_writer: Writer) -> None:
     """What waits is all there is to write."""
 
 
+def begin_incarnation(writer: Writer, *, owner: str, incarnation: str) -> None:
+    """Say who has the file now, and that it is not closed."""
+    writer.execute(query("begin_incarnation"), {"owner": owner, "incarnation": incarnation})
+
+
 def end_incarnation(writer: Writer) -> None:
     """Closed in order: the next start need not look through every page."""
     writer.execute(query("end_incarnation"), {})

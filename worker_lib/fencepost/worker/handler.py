@@ -78,11 +78,12 @@ class Handler:
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
-        adapter = _adapter(type(result) if _is_plain(self.result_type) else self.result_type)
+        wanted = type(result) if _is_plain(self.result_type) else self.result_type
+        adapter = _adapter(wanted)
         try:
             return adapter.dump_python(adapter.validate_python(result), mode="json", by_alias=True)
         except (ValidationError, PydanticSerializationError) as error:
-            raise ResultUnfit(f"the result does not fit {_name(self.result_type)}: {_told(error)}") from None
+            raise ResultUnfit(f"the result does not fit {_name(wanted)}: {_told(error)}") from None
 
 
 def plain_value(value: object) -> object:
@@ -112,6 +113,8 @@ def handler_of(function: Callable[..., Any], queue: str) -> Handler:
             "a handler takes the request and, if it wants, a parameter `lease`"
         )
     first = next((p for p in parameters if p.name != lease_parameter), None)
+    for wanted in (hints.get(first.name, Any) if first else Any, hints.get("return", Any)):
+        _refuse_unknown_type(function, wanted)
     return Handler(
         function=function,
         queue=queue,
@@ -130,6 +133,16 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         raise AppUnusable(
             f"the annotations of the handler {_name(function)} do not resolve: {error}"
         ) from None
+
+
+def _refuse_unknown_type(function: Callable[..., Any], wanted: Any) -> None:
+    """A type that no value can be made of is told when the module is loaded, not with the first task."""
+    if wanted is str or _is_plain(wanted):
+        return
+    try:
+        _adapter(wanted)
+    except ResultUnfit as unfit:
+        raise AppUnusable(f"the handler {_name(function)}: {unfit}") from None
 
 
 def _wants_lease(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> bool:

@@ -130,12 +130,23 @@ def continuation_spec(job: Job, planned: Continuation) -> TaskSpec | JobSpec:
     A task gets the whole snapshot where there is room for it, each branch of a job where there is room for
     all copies together; else a reference, which names the job. As on a cluster. Raises `ContinuationRefused`.
     """
+    spec = template_spec(planned)
+    try:
+        if isinstance(spec, TaskSpec):
+            return _task_with_snapshot(job, spec)
+        return _job_with_snapshot(job, spec)
+    except PayloadRefused as refusal:
+        raise ContinuationRefused(f"the continuation's request: {refusal}") from None
+
+
+def template_spec(planned: Continuation) -> TaskSpec | JobSpec:
+    """The template's own spec, without a snapshot. Raises `ContinuationRefused`."""
     spec = json.loads(planned.template).get("spec", {})
     try:
         if planned.kind is ContinuationKind.LEASED_TASK:
-            return _task_with_snapshot(job, read.task_spec(spec))
-        return _job_with_snapshot(job, read.job_spec(spec))
-    except (read.Unreadable, PayloadRefused) as refusal:
+            return read.task_spec(spec)
+        return read.job_spec(spec)
+    except read.Unreadable as refusal:
         raise ContinuationRefused(f"the continuation's template: {refusal}") from None
 
 

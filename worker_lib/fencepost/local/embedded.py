@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from fencepost.local import joining
+from fencepost.local import joining, keeping
 from fencepost.local.jobs import JobApplied
 from fencepost.local.ledger import Ledger
 from fencepost.local.reports import take_report
@@ -21,8 +21,6 @@ from fencepost.protocol.report import Report, ReportAnswer
 from fencepost.protocol.task import Candidate, ObjectKey, Task
 
 T = TypeVar("T")
-
-DUE_AT_ONCE_MAX: Final = 256  # tasks that one transaction does what is due about
 
 
 class EmbeddedStore(TaskStore):
@@ -66,7 +64,7 @@ class EmbeddedStore(TaskStore):
 
     async def claimable(self, queue: str, limit: int) -> Sequence[Candidate]:
         def list_candidates(ledger: Ledger) -> Sequence[Candidate]:
-            ledger.keep_up(DUE_AT_ONCE_MAX)
+            ledger.keep_up(keeping.DUE_AT_ONCE_MAX)
             return ledger.shelf.candidates(self._namespace, queue, limit)
 
         return await self._run(list_candidates)
@@ -97,6 +95,10 @@ class EmbeddedStore(TaskStore):
     async def report(self, report: Report) -> ReportAnswer:
         """Take an outcome that is told from outside; see `reports.take_report`. Raises `ValueError`."""
         return await self._run(lambda ledger: take_report(ledger, self._namespace, report))
+
+    async def keep_up(self, *, batch_due: bool = True) -> int:
+        """Do what is due now, as a keeper does; how many tasks were due."""
+        return await self._run(lambda ledger: keeping.keep(ledger, batch_due=batch_due))
 
     async def set_suspended(self, name: str, *, suspend: bool) -> Task | None:
         """Suspend a task, or let it go on. None if there is no such task."""

@@ -26,9 +26,9 @@ class FileLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as failure:
-            raise StoreRefused(
-                f"the lock file {path} cannot be opened: {failure.strerror}", Cause.ADMISSION
-            ) from failure
+            hint = "" if path.parent.is_dir() else f": there is no folder {path.parent}, make it"
+            message = f"the lock file {path} cannot be opened: {failure.strerror}{hint}"
+            raise StoreRefused(message, Cause.ADMISSION) from failure
 
     @property
     def closed(self) -> bool:

@@ -7,13 +7,13 @@ and dictionaries (`fencepost.testing`); everything that is decided about their c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fencepost.protocol.job import Job
 from fencepost.protocol.report import ReportAnswer
-from fencepost.protocol.task import Candidate, ObjectKey, Task
+from fencepost.protocol.task import Candidate, ObjectKey, State, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,12 @@ class Shelf(Protocol):
 
     def has_open_child(self, owner_uid: str) -> bool:
         """Whether a task of this owner is not settled."""
+
+    def counted(self, owner_uid: str) -> Mapping[State, int]:
+        """How many tasks of this owner are in each state."""
+
+    def can_go_on(self) -> bool:
+        """Whether an unsettled task may be claimed now, or something is due about one later."""
 
     def job(self, key: ObjectKey) -> Job | None:
         """The job of this name."""

@@ -102,14 +102,9 @@ class LocalStore(EmbeddedStore):
 
         return await self._run(once)
 
-    async def next_due(self) -> float | None:
-        """Seconds until the next task is due, 0 if one is; None if none ever is."""
-
-        def look(ledger: Ledger) -> float | None:
-            due = ledger.shelf.next_due()
-            return None if due is None else max(0.0, due - ledger.now)
-
-        return await self._run(look)
+    async def look(self, question: Callable[[Ledger], T]) -> T:
+        """Ask whatever a ledger can answer, in one transaction."""
+        return await self._run(question)
 
     async def _run(self, operation: Callable[[Ledger], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, operation)

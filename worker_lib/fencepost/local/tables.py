@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -187,6 +187,14 @@ class Tables:
     def has_open_child(self, owner_uid: str) -> bool:
         found = self._all("SELECT 1 FROM tasks WHERE owner_uid = ? AND settled = 0 LIMIT 1", owner_uid)
         return bool(found)
+
+    def counted(self, owner_uid: str) -> Mapping[State, int]:
+        rows = self._all("SELECT state, count(*) FROM tasks WHERE owner_uid = ? GROUP BY state", owner_uid)
+        return {State(state): number for state, number in rows}
+
+    def can_go_on(self) -> bool:
+        due = "SELECT 1 FROM tasks WHERE due IS NOT NULL LIMIT 1"
+        return bool(self._all("SELECT 1 FROM tasks WHERE claimable = 1 LIMIT 1") or self._all(due))
 
     def job(self, key: ObjectKey) -> Job | None:
         found = self._jobs("namespace = ? AND name = ?", key.namespace, key.name)

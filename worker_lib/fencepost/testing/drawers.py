@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fencepost.local.shelf import Kept
@@ -10,7 +11,7 @@ from fencepost.local.tables import is_finished
 from fencepost.protocol.job import Job
 from fencepost.protocol.lease import why_not_claimable
 from fencepost.protocol.report import ReportAnswer
-from fencepost.protocol.task import Candidate, ObjectKey, Task
+from fencepost.protocol.task import Candidate, ObjectKey, State, Task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +86,14 @@ class Drawers:
 
     def has_open_child(self, owner_uid: str) -> bool:
         return any(not task.settled for task in self.children(owner_uid))
+
+    def counted(self, owner_uid: str) -> Mapping[State, int]:
+        return Counter(task.state for task in self.children(owner_uid))
+
+    def can_go_on(self) -> bool:
+        return any(
+            kept.due is not None or why_not_claimable(kept.task) is None for kept in self.all_kept.values()
+        )
 
     def job(self, key: ObjectKey) -> Job | None:
         return self.all_jobs.get(key)

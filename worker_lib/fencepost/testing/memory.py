@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from fencepost.local import joining, reports
-from fencepost.local.embedded import DUE_AT_ONCE_MAX, EmbeddedStore
+from fencepost.local import joining, keeping, reports
+from fencepost.local.embedded import EmbeddedStore
 from fencepost.local.ledger import Ledger
 from fencepost.ports import Answer, Applied, NewTask, Unanswered
 from fencepost.protocol.consume import ConsumeVerdict
@@ -102,8 +102,7 @@ class MemoryStore(EmbeddedStore):
         self._delayed = [write for write in self._delayed if write.at > self.now]
         for write in arrived:
             self._transact(write.operation)
-        self._transact(lambda ledger: ledger.keep_up(DUE_AT_ONCE_MAX))
-        self._transact(_reconcile_all)
+        self._transact(lambda ledger: keeping.keep(ledger, batch_due=True))
 
     def expire_lease(self, name: str) -> Task:
         """Let the task's lease be over as if nobody had renewed it, without moving the clock.
@@ -176,11 +175,6 @@ class MemoryStore(EmbeddedStore):
 
     def _key(self, name: str) -> ObjectKey:
         return ObjectKey(namespace=self._namespace, name=name)
-
-
-def _reconcile_all(ledger: Ledger) -> None:
-    for key in ledger.shelf.unfinished_jobs():
-        joining.reconcile(ledger, key, batch_due=True)
 
 
 __all__ = ["Fault", "MemoryStore"]

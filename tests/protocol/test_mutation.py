@@ -208,6 +208,7 @@ MEANWHILE: list[tuple[str, Task, str]] = [
     ("submit", after(HELD, submission(HELD, idempotency_key="k2")), "has another receipt or is settled"),
     ("settle", held_task(replace(IN_BACKOFF, hold=None)), "is held, or was claimed"),
     ("settle", replace(IN_BACKOFF, token=2), "is held, or was claimed"),
+    ("settle", replace(IN_BACKOFF, hold=Hold.LEASED, holder=HOLDER), "is held, or was claimed"),
     ("settle", replace(IN_BACKOFF, state=State.UNKNOWN), "has another receipt or is settled"),
     ("settle", apply(IN_BACKOFF, settle(IN_BACKOFF, Reason.CANCELLED, recorded_by="x")), "is settled"),
 ]

@@ -25,7 +25,7 @@ from typing import Final
 from fencepost.outbox.refusals import OutboxRefused, RefusalCode, is_damage, is_full, is_in_use
 from fencepost.outbox.statements import APPLICATION_ID, migrate, migrations, query, version_of
 
-BUSY_SECONDS: Final = 1.0  # another program may be just closing the file
+BUSY_SECONDS: Final = 0.2  # another program may be just closing the file
 JOURNAL_BYTES_KEPT: Final = 1024 * 1024
 SYNCHRONOUS_FULL: Final = 2
 TEMP_STORE_MEMORY: Final = 2

@@ -64,7 +64,10 @@ def _migrate_to(connection: sqlite3.Connection, version: int, script: str) -> No
 
 
 def statements_of(script: str) -> list[str]:
-    """The statements of a script one by one: `executescript` would end the transaction first."""
+    """The statements of a script one by one, each ending with a line.
+
+    `executescript` would end the transaction first.
+    """
     statements: list[str] = []
     text = ""
     for line in script.splitlines(keepends=True):

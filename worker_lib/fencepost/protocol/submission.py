@@ -21,7 +21,7 @@ from typing import Final
 from fencepost.protocol import dedup, limits
 from fencepost.protocol.fencing import is_current
 from fencepost.protocol.payload import sha256_hex
-from fencepost.protocol.receipt import sealed
+from fencepost.protocol.receipt import key_problem, sealed
 from fencepost.protocol.task import OPERATOR_HOLDER, Kind, LeaseEnd, Outcome, Reason, Receipt, Task
 
 
@@ -131,13 +131,21 @@ def judge(task: Task | None, submission: Submission, *, elsewhere: str = "") -> 
 
 
 def refuse_contradiction(submission: Submission) -> None:
-    """Raises `ValueError`: Unknown has an empty value, a row is Ok, a lease is token *and* holder."""
+    """Raises `ValueError`: Unknown has an empty value, a row is Ok, a lease is token *and* holder.
+
+    Also for a key that is none and a device time over its limit, which the API server's schema refuses.
+    """
     if submission.outcome is Outcome.UNKNOWN and submission.value:
         raise ValueError("an Unknown outcome has an empty value")
     if submission.kind is Kind.ROW and submission.outcome is not Outcome.OK:
         raise ValueError("a row has the outcome Ok")
     if (submission.token is None) is not (submission.holder is None):
         raise ValueError("a submit names token and holder of its lease, a report neither")
+    problem = key_problem(submission.idempotency_key)
+    if problem is not None:
+        raise ValueError(problem)
+    if len(submission.device_time) > limits.DEVICE_TIME_CHARACTERS_MAX:
+        raise ValueError(f"a device time takes at most {limits.DEVICE_TIME_CHARACTERS_MAX} characters")
 
 
 def same_body(receipt: Receipt, submission: Submission) -> bool:

@@ -77,11 +77,13 @@ def refuse_too_deep(value: object) -> None:
         for one in level:
             _refuse_unsafe_float(one)
         inside = (inner for outer in level for inner in _children(outer))
-        level = list(islice(inside, limits.OBJECT_BYTES_MAX + 1))
+        level = list(islice(inside, limits.JOB_SPEC_BYTES_MAX + 1))
         if not level:
             return
-        if len(level) > limits.OBJECT_BYTES_MAX:
-            raise PayloadRefused(f"more than {limits.OBJECT_BYTES_MAX} values: no object can hold them")
+        if len(level) > limits.JOB_SPEC_BYTES_MAX:
+            raise PayloadRefused(
+                f"more than {limits.JOB_SPEC_BYTES_MAX} values: nothing that is accepted holds so many"
+            )
     raise PayloadRefused(f"nested deeper than {limits.REQUEST_DEPTH_MAX} levels")
 
 

@@ -40,6 +40,7 @@ from fencepost.protocol.lease import ended
 from fencepost.protocol.mutation import apply
 from fencepost.protocol.payload import sha256_hex
 from fencepost.protocol.receipt import ChainBroken
+from fencepost.protocol.submission import Verdict, judge
 from fencepost.protocol.task import LeaseEnd, Outcome, Reason, State, Task
 from fencepost.protocol.upkeep import settle
 from tests.protocol.given import (
@@ -321,6 +322,26 @@ def test_mixed_ends_give_five_entries_and_wait_for_the_slowest() -> None:
     }
 
 
+def test_a_branch_that_submits_twice_is_counted_once() -> None:
+    """One branch's submit comes twice, then under a new key; another's comes again after the join."""
+    job = a_job(["1", "2", "3"])
+    held = held_task(task_of(job, "2"))
+    second = after(held, submission(held, value="result of 2"))
+    assert judge(second, submission(held, value="result of 2")).verdict is Verdict.DUPLICATE
+    job = written(job, all_created(job, second))
+    fresh = submission(held, idempotency_key="fresh", value="result of 2")
+    assert judge(second, fresh).verdict is Verdict.ALREADY_TERMINAL
+    job = written(job, all_created(job, second, settled_task_of(job, "1")))
+    assert (job.joined, len(job.status.branches)) == (False, 2)
+    third = settled_task_of(job, "3")
+    job = written(job, all_created(job, second, settled_task_of(job, "1"), third))
+    digest = job.status.snapshot
+    again = submission(third, idempotency_key="again", value="something else")
+    assert judge(third, again).verdict is Verdict.TERMINAL_CONFLICT
+    assert planned(job, all_created(job, second, settled_task_of(job, "1"), third)).status is None
+    assert job.status.snapshot is digest
+
+
 def test_nothing_that_comes_after_the_snapshot_changes_it() -> None:
     job = a_job()
     tasks = [settled_task_of(job, name) for name in ("north", "south", "west")]
@@ -588,6 +609,7 @@ RECORDS = st.dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(RECORDS, st.randoms(use_true_random=False))
 def test_the_digest_knows_no_order_and_nothing_of_the_run(
     records: dict[str, BranchRecord], random: Any
@@ -601,6 +623,7 @@ def test_the_digest_knows_no_order_and_nothing_of_the_run(
     assert snapshot_digest(other_run) == snapshot_digest(records)
 
 
+@settings(max_examples=30)
 @given(RECORDS, RECORDS)
 def test_the_digest_tells_names_outcomes_and_payloads_apart(
     one: dict[str, BranchRecord], other: dict[str, BranchRecord]

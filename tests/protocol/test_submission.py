@@ -20,7 +20,7 @@ from fencepost.protocol.submission import (
     refuse_what_does_not_fit,
     same_body,
 )
-from fencepost.protocol.task import Kind, LeaseEnd, Outcome, Reason, State, Task
+from fencepost.protocol.task import Kind, LeaseEnd, ObjectKey, Outcome, Reason, State, Task
 from tests.protocol.given import (
     HOLDER,
     NEXT_HOLDER,
@@ -280,6 +280,18 @@ def test_a_task_that_is_gone_or_another_is_unknown(task: Task | None) -> None:
     assert (judgement.verdict, judgement.append) == (Verdict.UNKNOWN_TASK, False)
 
 
+def test_the_same_key_in_another_task_is_another_key() -> None:
+    """Two tasks, two namespaces, and a task that was deleted and made again under its name."""
+    first = settled_task()
+    for other in (
+        held_task(uid="uid-2"),
+        held_task(uid="uid-3", key=ObjectKey(namespace="elsewhere", name=first.key.name)),
+    ):
+        assert verdict(other, submission(other)) is Verdict.ACCEPTED
+        assert verdict(other, submission(first)) is Verdict.UNKNOWN_TASK
+        assert after(other, submission(other)).receipts[0].receipt_sha256 != first.receipts[0].receipt_sha256
+
+
 def test_a_report_needs_no_lease_and_is_the_operators_receipt() -> None:
     for task in (open_task(), ended(held_task(), end=LeaseEnd.EXPIRED)):
         judgement = judge(task, reported(task, "event-1", Outcome.OK, "done"))
@@ -297,6 +309,9 @@ def test_a_report_needs_no_lease_and_is_the_operators_receipt() -> None:
         ({"kind": Kind.ROW, "outcome": Outcome.UNKNOWN, "value": ""}, "a row has the outcome Ok"),
         ({"token": None}, "names token and holder"),
         ({"holder": None}, "names token and holder"),
+        ({"idempotency_key": ""}, "an idempotency key takes 1 to 256 bytes"),
+        ({"idempotency_key": "k" * 257}, "an idempotency key takes 1 to 256 bytes"),
+        ({"device_time": "t" * 65}, "a device time takes at most 64 characters"),
     ],
 )
 @pytest.mark.parametrize("task", [held_task(), settled_task(), None])

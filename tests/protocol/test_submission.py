@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,55 @@ def test_the_sample_ledger_has_its_four_outcomes() -> None:
     again = judge(task, current)
     assert (again.verdict, again.receipt, again.append) == (Verdict.DUPLICATE, accepted.receipt, False)
     assert verdict(task, replace(current, value="alpha work product v2 CHANGED")) is Verdict.CONFLICT
+
+
+def test_the_shelter_feed_has_its_verdicts() -> None:
+    """One task for the feed, a claim for each of its snapshots, every payload a row under a fresh key."""
+    keys = iter(range(99))
+
+    def sent(task: Task, payload: str, under: Task | None = None, **how: Any) -> tuple[Task, Verdict]:
+        asked = row(under or task, f"key-{next(keys)}", payload, **how)
+        judgement = judge(task, asked)
+        return (apply(task, write_of(task, judgement)) if judgement.append else task), judgement.verdict
+
+    verdicts: list[Verdict] = []
+
+    def submits(task: Task, payload: str, under: Task | None = None, **how: Any) -> Task:
+        task, said = sent(task, payload, under, **how)
+        verdicts.append(said)
+        return task
+
+    def next_snapshot(task: Task) -> Task:
+        return held_task(replace(task, hold=None), holder=HOLDER)
+
+    first = held_task()
+    task = submits(ended(first, end=LeaseEnd.EXPIRED), "feed-row-A", first, device_time="behind")
+    second = next_snapshot(task)
+    task = submits(second, "feed-row-A", device_time="ahead")
+    third = next_snapshot(ended(task, end=LeaseEnd.SHUTDOWN))
+    task = submits(third, "feed-row-B", second)
+    task = submits(task, "feed-row-B", after_crash=True)
+    task = submits(task, "feed-row-B")
+    task = submits(task, "feed-row-C")
+    task = next_snapshot(ended(task, end=LeaseEnd.SHUTDOWN))
+    task = submits(task, "feed-row-A")
+    task = submits(task, "feed-row-D")
+    task = submits(task, "feed-row-E")
+    task = submits(task, "feed-row-E")
+    assert verdicts == [
+        Verdict.REJECTED_EXPIRED_LEASE,
+        Verdict.ACCEPTED,
+        Verdict.REJECTED_STALE_TOKEN,
+        Verdict.RECOVERED,
+        Verdict.REJECTED_DUPLICATE,
+        Verdict.ACCEPTED,
+        Verdict.REJECTED_DUPLICATE,
+        Verdict.ACCEPTED,
+        Verdict.ACCEPTED,
+        Verdict.REJECTED_DUPLICATE,
+    ]
+    assert (task.token, task.count) == (4, 5)
+    assert [receipt.fencing_token for receipt in task.receipts] == [2, 3, 3, 4, 4]
 
 
 # Step 1: the stored key, before everything else -------------------------------------------------------

@@ -21,6 +21,7 @@ from fencepost.api import names
 from fencepost.kube.connection import Connection
 from fencepost.protocol import limits
 from fencepost_operator import paths
+from fencepost_operator.nothing_stored import NoDiffBase, NoProgress
 
 WATCH_SECONDS: Final = 45  # the server ends a watch after that; a new one costs it next to nothing
 INACTIVITY_SECONDS: Final = 55.0  # nothing heard for so long, not even the end: the connection is dead
@@ -87,10 +88,9 @@ def settings_of_kopf() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True  # our kinds and namespaces are known: nothing else need be readable
     settings.peering.standalone = True
-    # Never used, since nothing is stored on objects; but if ever, then under a name that is ours.
-    settings.persistence.finalizer = f"{limits.GROUP}/operator"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"operator.{limits.GROUP}")
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"operator.{limits.GROUP}")
+    settings.persistence.finalizer = f"{limits.GROUP}/operator"  # never set; if ever, a name that is ours
+    settings.persistence.progress_storage = NoProgress()
+    settings.persistence.diffbase_storage = NoDiffBase()
     return settings
 
 

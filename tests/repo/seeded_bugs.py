@@ -370,16 +370,17 @@ def is_noticed(bug: Bug) -> bool:
     return run.returncode == 1
 
 
-def main() -> int:
-    """Print a line for each bug; 1 if one went unnoticed."""
+def main(word: str = "") -> int:
+    """Print a line for each bug whose rule or file has the word; 1 if one went unnoticed."""
     unnoticed = 0
-    for bug in BUGS:
+    chosen = [bug for bug in BUGS if word in bug.rule or word in bug.file]
+    for bug in chosen:
         noticed = is_noticed(bug)
         unnoticed += not noticed
         print(f"{'noticed  ' if noticed else 'UNNOTICED'} {bug.file:16} {bug.rule}", flush=True)
-    print(f"{len(BUGS) - unnoticed} of {len(BUGS)} seeded bugs noticed")
+    print(f"{len(chosen) - unnoticed} of {len(chosen)} seeded bugs noticed")
     return 1 if unnoticed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:2]))

@@ -11,17 +11,14 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from fencepost.outbox.refusals import ReceiptMismatch, RowRefused
 from fencepost.protocol import limits
 from fencepost.protocol.drain import RowStatus
-from fencepost.protocol.payload import PayloadRefused, canonical_json, refuse_unencodable, sha256_hex
-from fencepost.protocol.receipt import default_idempotency_key, key_problem, receipt_hash
+from fencepost.protocol.payload import canonical_json, refuse_unencodable, sha256_hex
+from fencepost.protocol.receipt import default_idempotency_key, receipt_hash
 from fencepost.protocol.submission import Submission, Verdict, refuse_contradiction
 from fencepost.protocol.task import Kind, ObjectKey, Outcome, Owner, Reason, Receipt
-
-STORED_BYTES_A_CHARACTER_MAX: Final = 6  # what the largest character takes in `limits.stored_size`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +114,15 @@ def deliverable_key(new: NewRow, *, outbox: str) -> str:
 
     Raises `RowRefused` for a row that no server would ever take; it must not block the others later.
     """
-    problem = _body_problem(new)
-    if problem is None:
+    try:
+        for text in (new.value, new.device_time):
+            refuse_unencodable(text)
         key = _default_key(new, outbox) if new.idempotency_key is None else new.idempotency_key
-        problem = key_problem(key)
-    if problem is not None:
-        raise RowRefused(f"the {new.kind.value.lower()} of task {new.task_key} cannot be stored: {problem}")
+        refuse_contradiction(_as_submission(new, key))
+        _refuse_too_large(new.value)
+    except ValueError as error:
+        what = f"the {new.kind.value.lower()} of task {new.task_key}"
+        raise RowRefused(f"{what} cannot be stored: {error}") from None
     return key
 
 
@@ -137,33 +137,24 @@ def _default_key(new: NewRow, outbox: str) -> str:
     )
 
 
-def _body_problem(new: NewRow) -> str | None:
-    try:
-        refuse_unencodable(new.value)
-        refuse_unencodable(new.device_time)
-        refuse_contradiction(_as_submission(new))
-    except (PayloadRefused, ValueError) as error:
-        return str(error)
-    if len(new.device_time) > limits.DEVICE_TIME_CHARACTERS_MAX:
-        return f"the device time is longer than {limits.DEVICE_TIME_CHARACTERS_MAX} characters"
-    if len(new.value) * STORED_BYTES_A_CHARACTER_MAX <= limits.VALUE_BYTES_MAX:
-        return None
-    size = limits.stored_size(new.value)
-    if size <= limits.VALUE_BYTES_MAX:
-        return None
-    return f"the value takes {size} bytes as stored JSON text, over the limit of {limits.VALUE_BYTES_MAX}"
+def _refuse_too_large(value: str) -> None:
+    size = limits.stored_size(value)
+    if size > limits.VALUE_BYTES_MAX:
+        limit = limits.VALUE_BYTES_MAX
+        raise ValueError(f"the value takes {size} bytes as stored JSON text, over the limit of {limit}")
 
 
-def _as_submission(new: NewRow) -> Submission:
+def _as_submission(new: NewRow, key: str) -> Submission:
     return Submission(
         uid=new.uid,
-        idempotency_key=new.idempotency_key or "",
+        idempotency_key=key,
         kind=new.kind,
         outcome=new.outcome,
         value=new.value,
         recorded_by="",
         token=new.token,
         holder=new.holder,
+        device_time=new.device_time,
     )
 
 

@@ -202,15 +202,17 @@ class FaultProxy:
         await self._listen()
 
     async def _listen(self) -> None:
+        self._closing = asyncio.Event()
         application = web.Application(client_max_size=16 * 2**20)
         application.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(application, shutdown_timeout=0.0, access_log=None)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
         await site.start()
         self._port = self._port or self._runner.addresses[0][1]
 
     async def _stop_listening(self) -> None:
+        self._closing.set()  # aiohttp would wait for the handlers of black holes for ever
         await self._runner.cleanup()
 
     async def _close(self) -> None:
@@ -231,7 +233,7 @@ class FaultProxy:
             case None:
                 return await self._pass_through(request, seen)
             case Blackhole():
-                await asyncio.Event().wait()
+                await self._closing.wait()
             case DropRequest():
                 pass
             case ArriveLater(seconds):

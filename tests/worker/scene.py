@@ -108,7 +108,7 @@ class Scene:
             template=TaskSpec(queue="q"),
             **spec,  # type: ignore[arg-type]
         )
-        await self.store.create_job("default", name, made)
+        await self.store.create_job(name, made)
         self.store.keep()
 
 

@@ -30,6 +30,7 @@ class Claiming:
         self._place = place
         self._queues = queues
         self._refused: dict[str, str] = {}  # UID -> version that admission refused a claim of
+        self.found_candidates = False  # in the newest list
 
     async def claims(self) -> AsyncIterator[tuple[str, Holding, float]]:
         """The claims of one page, one by one: queue, lease, and when the list was asked for.
@@ -39,6 +40,7 @@ class Claiming:
         """
         lost = 0
         queue, page, listed = await self._page()
+        self.found_candidates = bool(page)
         while page and not self._place.stopping.requested and not self._place.outbox.full:
             holding = await self._claim(page.pop(self._place.random.randrange(len(page)) if lost else 0))
             if holding is not None:

@@ -9,6 +9,7 @@ outbox is not executed again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 from fencepost.outbox import (
     DeferredStatementFailed,
@@ -36,6 +37,15 @@ from fencepost.worker.settings import RETRY_SECONDS_MAX, retry_seconds
 from fencepost.worker.workplace import LOG, Workplace
 
 
+class Turn(Enum):
+    """What a turn came to."""
+
+    WORKED = "claimed something: go on at once"
+    IN_VAIN = "there were candidates, and no claim of them is known to be ours: look again soon"
+    NOTHING = "there was nothing to claim"
+    UNSERVED = "the store could not serve it"
+
+
 class Loop:
     """One running worker. `handlers` by queue, in the order in which the queues are taken."""
 
@@ -48,7 +58,7 @@ class Loop:
         self._job_check = JobCheck(place)
         self._failed_turns = 0
         self._idle_turns = 0
-        self._last_success = place.clock()
+        self._last_progress = place.clock()
         self._asked_before = False
 
     async def run(self) -> None:
@@ -57,10 +67,10 @@ class Loop:
         Raises a `WorkerFailure` for what a person has to see to.
         """
         while not self._place.stopping.requested:
-            worked = await self._guarded_turn()
-            if worked is None or worked:
+            turn = await self._guarded_turn()
+            if turn in (Turn.UNSERVED, Turn.WORKED):
                 continue
-            if self._place.settings.once and not self._rows_are_left():
+            if self._place.settings.once and turn is Turn.NOTHING and not self._rows_are_left():
                 break
             await self._rest()
         await self._last_drain()
@@ -74,21 +84,23 @@ class Loop:
             await self._rest()
         self._tell_rows_left()
 
-    async def _guarded_turn(self, *, claim: bool = True) -> bool | None:
-        """One turn; None if the store could not serve it, after a pause."""
+    async def _guarded_turn(self, *, claim: bool = True) -> Turn:
+        """One turn; after a pause if the store could not serve it."""
+        done_before = self._place.tally.total()
         try:
             await self._hand_in()
-            worked = await self._use_up_a_page() if claim else False
+            turn = await self._use_up_a_page() if claim else Turn.NOTHING
         except StoreUnavailable as error:
             await self._after_unavailable(error)
-            return None
+            return Turn.UNSERVED
         except StoreRefused as refused:
             await self._after_refusal(refused)
-            return None
+            return Turn.UNSERVED
         self._failed_turns = 0
-        self._last_success = self._place.clock()
-        self._idle_turns = 0 if worked else self._idle_turns + 1
-        return worked
+        if self._place.tally.total() != done_before or not self._rows_are_left():
+            self._last_progress = self._place.clock()
+        self._idle_turns = 0 if turn is Turn.WORKED else self._idle_turns + 1
+        return turn
 
     async def _hand_in(self) -> None:
         if not self._asked_before:
@@ -104,15 +116,16 @@ class Loop:
             LOG.error("%s: %s (see `fencepost audit`)", finding.subject, finding.message)
         self._asked_before = True
 
-    async def _use_up_a_page(self) -> bool:
+    async def _use_up_a_page(self) -> Turn:
         if self._place.outbox.full and not self._has_room_again():
             LOG.error("the volume of the outbox is full: nothing is claimed until there is room again")
-            return False
-        worked = False
+            return Turn.NOTHING
+        turn = Turn.NOTHING
         async for queue, holding, listed in self._claiming.claims():
-            worked = True
+            turn = Turn.WORKED
             await self._work(self._handlers[queue], holding, listed)
-        return worked
+        lost_all = turn is Turn.NOTHING and self._claiming.found_candidates
+        return Turn.IN_VAIN if lost_all else turn
 
     def _has_room_again(self) -> bool:
         try:
@@ -223,7 +236,7 @@ class Loop:
 
     def _refuse_to_wait_for_ever(self, why: str) -> None:
         """`once` has an end: a run that got nowhere for the whole of its patience says so."""
-        waited = self._place.clock() - self._last_success
+        waited = self._place.clock() - self._last_progress
         if self._place.settings.once and waited > self._place.settings.patience_seconds:
             raise TryAgainLater(f"gave up after {waited:.0f} s: {why}")
 

@@ -314,6 +314,7 @@ class Try:
     write: Callable[[World, Task], Patch]
     refused: str = ""
     status: int = 422
+    or_else: str = ""
 
     def __str__(self) -> str:
         return f"{self.who}: {self.name}"
@@ -326,9 +327,19 @@ class Try:
         if not self.refused:
             assert answer.ok, f"{answer.status} {answer.message}"
             return
-        assert answer.status == self.status, f"{answer.status} {answer.message or _short(answer.body)}"
-        assert self.refused in answer.message, answer.message
+        refuse(answer, self.refused, self.status, or_else=self.or_else)
         assert world.stored(task.key.name) == before
+
+
+def refuse(answer: Answer, refused: str, status: int = 422, *, or_else: str = "") -> None:
+    """The answer is a refusal that says so.
+
+    Where two policies refuse, the API server tells of one of them, whichever comes first; `or_else` is what
+    the other one says.
+    """
+    assert not answer.ok, f"it was taken: {_short(answer.body)}"
+    assert refused in answer.message or (or_else and or_else in answer.message), answer.message
+    assert answer.status == status or (or_else and answer.status in (403, 422)), answer.status
 
 
 def _short(body: Any) -> str:

@@ -24,6 +24,7 @@ from tests.cluster.admission_world import (
     operations,
     ours,
     patch_of,
+    refuse,
     removing,
     setting,
     without_version,
@@ -85,8 +86,7 @@ def test_a_task_that_is_created_otherwise_is_refused(
 ) -> None:
     for who in ("person", "operator", "admin"):
         answer = world.request(who, "POST", world.path(), new_task(world, **dict(changes)))
-        assert answer.status == 422, answer.body
-        assert refused in answer.message
+        refuse(answer, refused)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +346,7 @@ CLAIM_TRIES = [
             who="w1",
             write=lambda world, task, change=change: change(patch_of(world.claim(task)), world),
             refused=refused,
+            or_else="not the holder: token 0 is held by nobody" if "leaves the token" in name else "",
         )
         for name, change, refused in (
             ("for another account", lambda p, w: annotated(p, holder_account=w.account("w2")), CLAIM_FORM),
@@ -407,6 +408,7 @@ CLAIM_TRIES = [
         who="w1",
         write=lambda world, task: without_version(patch_of(world.claim(replace(task, token=0)))),
         refused="change only with a claim",
+        or_else="not the holder: token 1 is held by nobody",
     ),
     Try(
         name="a claim in a person's name",
@@ -556,5 +558,4 @@ def test_no_token_is_over_the_largest_that_json_keeps(world: World) -> None:
     for text in (str(FENCING_TOKEN_MAX), str(FENCING_TOKEN_MAX + 1)):
         answer = world.send("admin", task, main_merge({"annotations": ours(fencing_token=text)}))
         wanted = "it may stay or become 1" if text == str(FENCING_TOKEN_MAX) else "must be a whole number"
-        assert answer.status == 422
-        assert wanted in answer.message
+        refuse(answer, wanted)

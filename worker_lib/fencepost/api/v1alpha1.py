@@ -215,7 +215,7 @@ class Branch(Wire):
         description=f"Unique in the job: any text of up to {limits.BRANCH_NAME_BYTES_MAX} bytes of UTF-8.",
     )
     request: dict[str, Any] = Field(
-        default={},
+        default_factory=dict,  # no default in the schema: inside a list kubectl would see a change
         json_schema_extra=PRESERVE,
         description="What the branch's task asks for: any JSON object of at most "
         f"{limits.REQUEST_BYTES_MAX // 1024} KiB.",

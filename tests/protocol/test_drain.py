@@ -32,6 +32,12 @@ def test_the_table_holds_while_the_task_is_open(verdict: Verdict) -> None:
     assert status_after(Judgement(verdict=verdict), held_task(), outbox=OUTBOX) is AFTER_VERDICT[verdict]
 
 
+@pytest.mark.parametrize("verdict", [each for each in Verdict if each not in (*STALE, Verdict.DUPLICATE)])
+def test_what_is_not_stale_goes_its_way_whatever_became_of_the_task(verdict: Verdict) -> None:
+    for task in (settled_task(), None):
+        assert status_after(Judgement(verdict=verdict), task, outbox=OUTBOX) is AFTER_VERDICT[verdict]
+
+
 @pytest.mark.parametrize("verdict", STALE)
 def test_a_stale_row_is_dead_once_its_task_is_settled_or_gone(verdict: Verdict) -> None:
     assert status_after(Judgement(verdict=verdict), settled_task(), outbox=OUTBOX) is RowStatus.DEAD

@@ -315,6 +315,12 @@ BUGS = (
         wrong="return RowStatus.ACKNOWLEDGED",
     ),
     Bug(
+        rule="only a stale row dies with its task",
+        file="drain.py",
+        right="if status is RowStatus.PARKED and (task is None or task.settled):",
+        wrong="if task is None or task.settled:",
+    ),
+    Bug(
         rule="an acknowledged Unknown is no result",
         file="drain.py",
         right="return not (status is RowStatus.ACKNOWLEDGED and outcome is Outcome.UNKNOWN)",

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fencepost.protocol.payload import PayloadRefused
 from fencepost.protocol.task import LeaseEnd, Outcome
 from fencepost.worker.failures import GraceOver
 from fencepost.worker.handler import Handler, RequestUnfit, ResultUnfit
+from fencepost.worker.handler_thread import in_thread
 from fencepost.worker.holding import Holding
 from fencepost.worker.lease import Lease
 from fencepost.worker.outcomes import LeaseOver, OutcomeUnknown, Rejected
@@ -49,9 +51,11 @@ async def execute(place: Workplace, handler: Handler, holding: Holding, lease: L
     except RequestUnfit as unfit:
         return NotDone(end=LeaseEnd.ERROR, message=str(unfit))
     if handler.is_async:
-        work = asyncio.create_task(_awaited(handler, handler.function(*positional, **named)))
+        work: asyncio.Future[Ending] = asyncio.create_task(
+            _awaited(handler, handler.function(*positional, **named))
+        )
     else:
-        work = asyncio.create_task(asyncio.to_thread(_called, handler, positional, named))
+        work = in_thread(partial(_called, handler, positional, named))
     ending = await _until_it_ends(place, handler, holding, work)
     if isinstance(ending, NotDone) and place.stopping.requested and ending.end is LeaseEnd.SHUTDOWN:
         LOG.info("the handler of %s stopped without a result", holding.task.key)
@@ -59,7 +63,7 @@ async def execute(place: Workplace, handler: Handler, holding: Holding, lease: L
 
 
 async def _until_it_ends(
-    place: Workplace, handler: Handler, holding: Holding, work: asyncio.Task[Ending]
+    place: Workplace, handler: Handler, holding: Holding, work: asyncio.Future[Ending]
 ) -> Ending:
     lost = asyncio.create_task(holding.until_lost())
     grace_over = asyncio.create_task(place.stopping.grace_over.wait())
@@ -82,7 +86,7 @@ async def _until_it_ends(
             work.cancel()
 
 
-async def _ending(place: Workplace, holding: Holding, work: asyncio.Task[Ending]) -> Ending:
+async def _ending(place: Workplace, holding: Holding, work: asyncio.Future[Ending]) -> Ending:
     await asyncio.wait({work})
     if work.cancelled():
         ending: Ending = NotDone(end=LeaseEnd.ERROR, message="the handler was cancelled")

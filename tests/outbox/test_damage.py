@@ -90,7 +90,7 @@ def test_garbage_is_kept_byte_for_byte(path: Path) -> None:
 def test_each_damaged_file_has_a_name_of_its_own_and_its_journal_goes_along(path: Path) -> None:
     for number in (1, 2):
         filled(path)
-        step_changed(path)
+        flipped_in_a_value(path)
         with pytest.raises(OutboxRefused):
             opened(path)
         assert path.with_name(f"outbox.db.damaged-{number}").exists()

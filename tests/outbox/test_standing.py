@@ -146,8 +146,9 @@ def test_a_server_that_forgot_a_receipt_gets_the_row_again(path: Path, outbox: O
 
 
 def test_an_unknown_row_id_is_a_sentence(outbox: Outbox) -> None:
-    with pytest.raises(LookupError, match="no row 7"):
-        outbox.park(7, "nothing")
+    for row_id in (7, 10**30):
+        with pytest.raises(LookupError, match=f"no row {row_id}"):
+            outbox.park(row_id, "nothing")
 
 
 def test_a_poison_row_does_not_stop_the_others(outbox: Outbox) -> None:

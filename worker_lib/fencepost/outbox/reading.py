@@ -139,5 +139,7 @@ class Reading:
         with self._lock:
             try:
                 return self._connection.execute(query(name), parameters).fetchall()
+            except OverflowError:  # a number that no row or step has
+                return []
             except sqlite3.Error as error:
                 raise read_failure(self._path, error) from error

@@ -101,8 +101,12 @@ def write_failure(path: object, error: sqlite3.Error) -> OutboxWriteFailed:
     return OutboxWriteFailed(f"outbox {path}: the write failed, it cannot be relied on ({name}: {error})")
 
 
-def read_failure(path: object, error: sqlite3.Error) -> OutboxUnreadable:
-    """The typed error of a failed read."""
+def read_failure(path: object, error: sqlite3.Error) -> OutboxFailed:
+    """The typed error of a failed read. Even a read may need room: to undo a write that was cut off."""
+    if is_full(error):
+        return OutboxFull(
+            f"outbox {path}: no room left on the volume to undo a write that failed for want of it"
+        )
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return OutboxUnreadable(
         f"outbox {path} cannot be read ({name}: {error}): start again, which checks the file"

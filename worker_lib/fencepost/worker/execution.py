@@ -68,11 +68,13 @@ async def _until_it_ends(
     lost = asyncio.create_task(holding.until_lost())
     grace_over = asyncio.create_task(place.stopping.grace_over.wait())
     try:
-        await asyncio.wait({work, lost, grace_over}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {work, lost, grace_over}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not work.done() and handler.is_async:
             work.cancel()
         if not work.done() and not handler.is_async:
-            await asyncio.wait({work, grace_over}, return_when=asyncio.FIRST_COMPLETED)
+            waited.discard(lost)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise GraceOver(
                     f"the handler of {holding.task.key} did not end in {place.settings.grace_seconds:g} s: "

@@ -108,6 +108,7 @@ def test_a_continuation_runs_after_the_end_it_asks_for(
 def test_nothing_is_wanted_before_the_join_or_without_a_continuation() -> None:
     open_job = replace(joined(), status=JobStatus())
     assert not is_wanted(open_job)
+    assert not is_wanted(replace(open_job, status=JobStatus(state=JobState.SUCCEEDED)))
     assert not is_wanted(replace(joined(), spec=a_job().spec))
     assert next_step(open_job, Seen(found=Found.SUSPENDED, uid="uid-x")) is Step.NOT_WANTED
 

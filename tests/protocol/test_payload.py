@@ -128,6 +128,7 @@ def test_what_json_cannot_keep_is_refused_in_a_sentence(value: object) -> None:
 @pytest.mark.parametrize("number", [limits.FENCING_TOKEN_MAX, -limits.FENCING_TOKEN_MAX])
 def test_the_greatest_integers_are_kept_exactly(number: int) -> None:
     assert canonical_json(number) == str(number)
+    assert canonical_json(float(number)) == str(number)
 
 
 def nested(depth: int) -> object:

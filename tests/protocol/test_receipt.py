@@ -114,6 +114,14 @@ def test_a_resealed_receipt_breaks_the_next_link() -> None:
         verify_chain(replace(task, receipts=(first, *task.receipts[1:])))
 
 
+@pytest.mark.parametrize("change", [{"sequence": 2}, {"previous": "f" * 64}])
+def test_a_sealed_receipt_in_the_wrong_place_breaks_the_chain(change: dict[str, Any]) -> None:
+    task = settled_task()
+    moved = sealed(task.uid, replace(task.receipts[0], **change))
+    with pytest.raises(ChainBroken, match="does not follow the one before"):
+        verify_chain(replace(task, receipts=(moved,)))
+
+
 def test_a_value_that_is_not_the_payload_is_found_although_the_chain_holds() -> None:
     task = settled_task()
     with pytest.raises(ChainBroken, match="payloadSha256 is not the hash of its value"):

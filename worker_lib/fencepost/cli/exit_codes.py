@@ -16,13 +16,15 @@ FAILED: Final = 1  # a job that ended Failed; an audit that found something; an 
 USAGE: Final = 2  # wrong input: a flag, a file, a request
 NOTHING: Final = 3  # `claim`: there is nothing to claim
 LEASE_OVER: Final = 4  # `heartbeat`, `release`: the lease is not ours any more
-CONFLICT: Final = 10
+CONFLICT: Final = 10  # from here to 16: the verdicts of `submit` and `enqueue`
 STALE_TOKEN: Final = 11
 EXPIRED_LEASE: Final = 12
 ALREADY_TERMINAL: Final = 13
 TERMINAL_CONFLICT: Final = 14
 UNKNOWN: Final = 15
 UNACCEPTABLE: Final = 16  # too large, or refused by admission
+STANDSTILL: Final = 20  # `run`: what is left waits for a person or a report
+NO_WORKERS: Final = 21  # `run`: the workers cannot be used or keep dying
 INTERRUPTED: Final = 130
 
 APP_UNUSABLE: Final = failures.AppUnusable.exit_code

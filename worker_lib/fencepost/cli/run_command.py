@@ -19,7 +19,7 @@ from fencepost.cli.app import load_worker
     "--store",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="FENCEPOST_STORE",
-    help="The store's file. Default: beside the manifest, with its name.",
+    help="The store's file. Default: NAME.fencepost.db beside the manifest.",
 )
 def run(manifest: Path, app: str, workers: int, store: Path | None) -> int:
     """Run the jobs and tasks of MANIFEST to their end, without a cluster.
@@ -30,9 +30,10 @@ def run(manifest: Path, app: str, workers: int, store: Path | None) -> int:
       fencepost run job.yaml --app feeds:worker --workers 4 --store feeds.db
 
     Killed at any point and started again with the same store, it goes on where it was and ends with the same
-    snapshot digest. Exit codes: 0 every job Succeeded, 1 one Failed, 2 wrong input, 61 APP cannot be used.
+    snapshot digest. Exit codes: 0 every job Succeeded, 1 one Failed, 2 wrong input, 20 it waits
+    for a person or a report, 21 the workers keep dying, 61 APP cannot be used, 130 interrupted.
     """
-    load_worker(app).handlers  # noqa: B018 - says what is wrong before anything is started
+    served = load_worker(app).handlers  # says what is wrong with it before anything is started
     from fencepost.local.run import run_manifest
 
-    return run_manifest(manifest, app=app, workers=workers, store=store)
+    return run_manifest(manifest, app, workers=workers, store=store, served=served)

@@ -28,6 +28,7 @@ class Wrong(Exception):  # noqa: N818 - what it becomes once the object is known
 
 
 def canonical(parse: Callable[[Any], Value], value: object, where: str) -> Value:
+    """What `parse` makes of the value; its refusal becomes `Wrong`."""
     try:
         return parse(value)
     except (fencing.NotCanonical, PayloadRefused) as refused:
@@ -35,6 +36,7 @@ def canonical(parse: Callable[[Any], Value], value: object, where: str) -> Value
 
 
 def object_of(fields: Fields, name: str, where: str, default: Fields | None = None) -> Fields:
+    """The object under `name`. Raises `Wrong` if it is absent and there is no default."""
     value = fields.get(name, default)
     if not isinstance(value, Mapping):
         raise Wrong(where, "missing" if value is None else f"expected an object, got {value!r:.80}")
@@ -55,6 +57,7 @@ def optional_text_of(fields: Fields, name: str, where: str) -> str | None:
 
 
 def text_of(fields: Fields, name: str, where: str, default: str | None = None) -> str:
+    """The text under `name`. Raises `Wrong` if it is absent and there is no default."""
     value = fields.get(name, default)
     if isinstance(value, str):
         return value
@@ -62,6 +65,7 @@ def text_of(fields: Fields, name: str, where: str, default: str | None = None) -
 
 
 def number_of(fields: Fields, name: str, where: str, default: int | None = None) -> int:
+    """The whole number under `name`; true and false are none."""
     value = fields.get(name, default)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -69,10 +73,12 @@ def number_of(fields: Fields, name: str, where: str, default: int | None = None)
 
 
 def optional_number_of(fields: Fields, name: str, where: str) -> int | None:
+    """None if it is absent."""
     return number_of(fields, name, where) if fields.get(name) is not None else None
 
 
 def flag_of(fields: Fields, name: str, where: str) -> bool:
+    """False if it is absent."""
     value = fields.get(name, False)
     if isinstance(value, bool):
         return value
@@ -80,6 +86,7 @@ def flag_of(fields: Fields, name: str, where: str) -> bool:
 
 
 def word_of(fields: Fields, name: str, where: str, words: type[Word], default: Word | None = None) -> Word:
+    """The member of `words` whose value is under `name`."""
     value = fields.get(name, default)
     try:
         return words(value)
@@ -88,6 +95,7 @@ def word_of(fields: Fields, name: str, where: str, words: type[Word], default: W
 
 
 def optional_word_of(fields: Fields, name: str, where: str, words: type[Word]) -> Word | None:
+    """None if it is absent."""
     return word_of(fields, name, where, words) if fields.get(name) is not None else None
 
 

@@ -65,7 +65,7 @@ class _WithAliases(GenerateJsonSchema):
 def structural_schema(model: type[BaseModel], rules: Mapping[str, tuple[Rule, ...]]) -> Schema:
     """The structural schema of a kind. Rules are found under `Model` and `Model.field`.
 
-    Raises `SchemaUnsupported` for a keyword that is unknown here and for rules that belong nowhere.
+    Raises `SchemaUnsupported` for what no structural schema can say.
     """
     raw = model.model_json_schema(schema_generator=_WithAliases, ref_template="{model}")
     converter = _Converter(raw.get("$defs", {}), rules)

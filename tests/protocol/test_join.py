@@ -222,6 +222,12 @@ def test_a_task_below_the_mark_that_is_not_seen_counts_as_running() -> None:
     assert names(planned(job, found_deleted).create) == ["c"]
 
 
+def test_a_stranger_takes_no_place_of_a_task() -> None:
+    job = with_status(a_job(LETTERS, parallelism=2), created=2)
+    seen = children(job, task_of(job, "a"), b=Standing.STRANGER)
+    assert names(planned(job, seen).create) == ["c"]
+
+
 def test_an_unknown_branch_keeps_its_place_and_the_job_open() -> None:
     job = a_job(["a", "b"], parallelism=1)
     held = held_task(task_of(job, "a"))
@@ -579,6 +585,12 @@ def test_the_sentence_of_the_design() -> None:
     assert progress_sentence(job, status) == (
         "5/8 branches settled: 4 ok, 1 rejected; waiting for north, south, west"
     )
+
+
+def test_five_names_are_shown_and_the_rest_is_counted() -> None:
+    five, six = a_job(LETTERS), a_job([*LETTERS, "f"])
+    assert progress_sentence(five, five.status).endswith("waiting for a, b, c, d, e")
+    assert progress_sentence(six, six.status).endswith("waiting for a, b, c, d, e and 1 more")
 
 
 @pytest.mark.parametrize("standing", [Standing.UNSEEN, Standing.STRANGER])

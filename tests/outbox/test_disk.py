@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,7 @@ def test_what_could_not_be_marked_is_sent_again_and_gets_its_first_receipt(
     server = Server.of(task)
     row = outbox.store_result(result_for(task))
     first = outbox.acknowledge(row.id, server.submit(row).receipt, Verdict.ACCEPTED)
-    outbox._buffer.add_lease(
-        {"uid": "x" * 9000, "namespace": "", "name": "", "token": 1, "holder": "", "at": ""}
-    )
+    outbox.record_lease(task=replace(task, uid="x" * 9000))
     with without_room(outbox):
         with pytest.raises(OutboxFull):
             outbox.flush()
@@ -131,11 +130,18 @@ except OutboxFull:
 outbox._opened.close()
 
 outbox = opened(path, "third")
+assert outbox.full                          # as the probe says, whatever could be written in place
+try:
+    outbox.flush()
+    raise SystemExit("found room on a full disk")
+except OutboxFull:
+    pass
 second = [verdict.value for verdict in drained(outbox, server)]
 os.close(descriptor)
 subprocess.run(["mount", "-o", "remount,size=4m", str(directory)], check=True)
-outbox.store_result(result_for(held_task(outbox, refused), value="x" * 4000))
+outbox.flush()
 assert not outbox.full
+outbox.store_result(result_for(held_task(outbox, refused), value="x" * 4000))
 assert not [row for row in outbox.all() if row.id < refused and row.status is not RowStatus.ACKNOWLEDGED]
 assert outbox.verify().findings == ()
 outbox.close()

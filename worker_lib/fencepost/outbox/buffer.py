@@ -70,8 +70,9 @@ class Buffer:
         if step.row_id is not None:
             self._covering.add(step.row_id)
 
-    def add_lease(self, columns: dict[str, object]) -> None:
-        """Remember the newest lease of a task."""
+    def add_lease(self, columns: dict[str, object], step: BufferedStep) -> None:
+        """Remember the newest lease of a task, and its step."""
+        self.add_step(step)
         self._leases[str(columns["uid"])] = columns
 
     def write_into(self, writer: Writer) -> None:

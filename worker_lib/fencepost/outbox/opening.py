@@ -32,11 +32,14 @@ log = logging.getLogger("fencepost.outbox")
 class OpenPlace:
     """The file and its lock, held until `close`."""
 
-    def __init__(self, path: Path, file: OpenFile, lock: OwnerLock, warnings: tuple[str, ...]) -> None:
+    def __init__(
+        self, path: Path, file: OpenFile, lock: OwnerLock, warnings: tuple[str, ...], *, full: bool
+    ) -> None:
         self.path = path
         self.connection = file.connection
         self.identity = file.identity
         self.warnings = warnings
+        self.full = full
         self.closed = False
         self._lock = lock
 
@@ -70,12 +73,13 @@ def open_place(
     lock = _take_lock(path)
     try:
         existed = path.exists() and path.stat().st_size > 0
-        if not room_to_write(path) and not existed:
+        full = not room_to_write(path)
+        if full and not existed:
             raise OutboxRefused(RefusalCode.FULL, f"no room for a new outbox {path}: make room on the volume")
         file = open_file(path, NewIdentity(new_uuid=new_uuid, owner=owner, incarnation=incarnation, at=now()))
         warnings += _warnings_of_the_past(path, file, lock)
         _write_owner(lock, owner=owner, outbox=file.identity.uuid, incarnation=incarnation, at=now())
-        return OpenPlace(path, file, lock, warnings)
+        return OpenPlace(path, file, lock, warnings, full=full)
     except OSError as error:
         lock.release()
         raise refusal_of(error, path) from None

@@ -34,7 +34,7 @@ from fencepost.outbox.audit import Verification, verify_ledger
 from fencepost.outbox.buffer import Buffer, BufferedStep
 from fencepost.outbox.chain import base_step, lease_state, recover_state, submit_state
 from fencepost.outbox.opening import OpenPlace, open_place, refuse_damaged_content
-from fencepost.outbox.probe import FileSystemType, statfs_type
+from fencepost.outbox.probe import FileSystemType, has_room_again, statfs_type
 from fencepost.outbox.prune import prune_older, time_before
 from fencepost.outbox.reading import Reading
 from fencepost.outbox.refusals import (
@@ -53,7 +53,7 @@ from fencepost.outbox.rows import (
     receipt_text,
     refuse_foreign_receipt,
 )
-from fencepost.outbox.storing import acknowledged_alike, replayed, store_row, uncover
+from fencepost.outbox.storing import acknowledged_alike, columns_of_lease, replayed, store_row, uncover
 from fencepost.outbox.writer import Transactions, Writer, begin_incarnation, end_incarnation, nothing_more
 from fencepost.protocol import limits
 from fencepost.protocol.drain import RowStatus
@@ -64,7 +64,6 @@ from fencepost.protocol.task import GENESIS, Receipt, Task, cut_to_bytes
 PRUNE_DAYS_DEFAULT: Final = 30.0
 
 Result = TypeVar("Result")
-
 log = logging.getLogger("fencepost.outbox")
 
 
@@ -136,7 +135,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """The last write found no room. Stop claiming, go on draining; the next write that lands ends it."""
+        """There was no room. Stop claiming, go on draining; a `flush` that finds room ends it."""
         return self._transactions.full
 
     @property
@@ -153,18 +152,10 @@ class Outbox:
     def record_lease(self, *, task: Task) -> None:
         """Remember a claim that was applied. Written with the next transaction."""
         at = self._now()
-        columns: dict[str, object] = {
-            "uid": task.uid,
-            "namespace": task.key.namespace,
-            "name": task.key.name,
-            "token": task.token,
-            "holder": task.holder,
-            "at": at,
-        }
         state = lease_state(uid=task.uid, token=task.token, holder=task.holder)
+        step = BufferedStep(kind=StepKind.LEASE, state=state, at=at)
         with self._lock():
-            self._buffer.add_lease(columns)
-            self._buffer.add_step(BufferedStep(kind=StepKind.LEASE, state=state, at=at))
+            self._buffer.add_lease(columns_of_lease(task, at=at), step)
             self._write_if_long()
 
     def store_result(self, row: NewRow, *, deferred: Sequence[Statement] = ()) -> Row:
@@ -178,6 +169,7 @@ class Outbox:
         with self._lock():
             known = self._reading.standing_row(row, key)
             if known is not None:
+                self._make_sure()
                 return replayed(known, row)
             row_id = self._run(
                 partial(
@@ -273,9 +265,15 @@ class Outbox:
             return self._mark(replace(row, tries=row.tries + 1, last_error=_cut(message))).tries
 
     def flush(self) -> None:
-        """Write what waits. Raises `OutboxFull` or `OutboxWriteFailed`; then it still waits."""
+        """Write what waits. Raises `OutboxFull` or `OutboxWriteFailed`; then it still waits.
+
+        After a full disk it asks first whether there is room for a result of any size, and ends `full` if so.
+        """
         with self._lock():
-            if len(self._buffer) or not self._announced:
+            was_full = self.full
+            if was_full and not has_room_again(self.path):
+                raise OutboxFull(f"outbox {self.path}: still no room on the volume for a result")
+            if was_full or len(self._buffer) or not self._announced:
                 self._run(nothing_more)
 
     def prune(self, older_than_days: float = PRUNE_DAYS_DEFAULT, *, dead: bool = False) -> int:
@@ -344,6 +342,7 @@ class Outbox:
                 self._cover(row, StepKind.RECOVER, recover_state(row))
             try:
                 self._run(nothing_more)
+                self._transactions.full = self._opened.full
             except OutboxFull as error:
                 log.warning("%s; claiming waits, what is stored can still be sent", error)
 
@@ -358,6 +357,12 @@ class Outbox:
         result = self._transactions.run(with_announcement)
         self._announced = True
         return result
+
+    def _make_sure(self) -> None:
+        """A row whose commit failed in its last sync can be read and yet be undone by a power cut."""
+        if self._transactions.unsure:
+            self._announced = False  # a write that changes nothing, so that the journal is synced
+            self._run(nothing_more)
 
     def _give(self, row_id: int, status: RowStatus, reason: str) -> Row:
         with self._lock():

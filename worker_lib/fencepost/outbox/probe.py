@@ -28,7 +28,7 @@ from fencepost.outbox.refusals import OutboxRefused, RefusalCode
 FileSystemType = Callable[[Path], int]
 """The `f_type` of statfs(2) for a path; 0 where nobody can tell."""
 
-PROBE_BYTES: Final = 4096
+ROOM_BYTES: Final = 64 * 1024  # the largest result, with the pages of index and journal that it may need
 
 # f_type of statfs(2), from linux/magic.h and the file systems' own headers.
 NETWORK_TYPES: Final[dict[int, str]] = {
@@ -64,7 +64,23 @@ def room_to_write(database: Path) -> bool:
     """
     for path in (database, database.with_name(database.name + "-journal")):
         _refuse_unwritable_file(path)
-    return _write_and_sync(database.parent, f".{database.name}.probe-{os.getpid()}")
+    return has_room(database)
+
+
+def has_room(database: Path) -> bool:
+    """Whether the volume takes a result of any size now; touches no file of the outbox itself.
+
+    Raises `OutboxRefused` for everything but a want of room.
+    """
+    return _write_and_sync(database.parent, f".{database.name}.probe")
+
+
+def has_room_again(database: Path) -> bool:
+    """As `has_room`, for an outbox that is open: whatever is in the way, there is no room yet."""
+    try:
+        return has_room(database)
+    except OutboxRefused:
+        return False
 
 
 def _judge_file_system(directory: Path, kind: int, *, allow_network: bool) -> tuple[str, ...]:
@@ -112,7 +128,7 @@ def _write_and_sync(directory: Path, name: str) -> bool:
     except OSError as error:
         return _no_room(error, directory)
     try:
-        os.write(descriptor, b"\0" * PROBE_BYTES)
+        written = os.write(descriptor, b"\0" * ROOM_BYTES)
         os.fsync(descriptor)
     except OSError as error:
         return _no_room(error, directory)
@@ -120,7 +136,7 @@ def _write_and_sync(directory: Path, name: str) -> bool:
         os.close(descriptor)
         path.unlink(missing_ok=True)
     _sync_directory(directory)
-    return True
+    return written == ROOM_BYTES
 
 
 def _no_room(error: OSError, directory: Path) -> bool:

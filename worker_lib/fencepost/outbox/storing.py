@@ -12,7 +12,7 @@ from fencepost.outbox.rows import NewRow, Row, Statement, columns_of_new_row, co
 from fencepost.outbox.statements import query
 from fencepost.outbox.writer import Writer
 from fencepost.protocol.steps import StepKind
-from fencepost.protocol.task import Kind
+from fencepost.protocol.task import Kind, Task
 
 
 def store_row(
@@ -33,6 +33,18 @@ def store_row(
     if row.kind is Kind.RESULT:
         writer.execute(query("mark_done"), {**columns, "at": at, "row": row_id})
     return row_id
+
+
+def columns_of_lease(task: Task, *, at: str) -> dict[str, object]:
+    """What the statement `record_lease` takes."""
+    return {
+        "uid": task.uid,
+        "namespace": task.key.namespace,
+        "name": task.key.name,
+        "token": task.token,
+        "holder": task.holder,
+        "at": at,
+    }
 
 
 def uncover(writer: Writer, *, row: Row) -> Row:

@@ -52,6 +52,8 @@ class Transactions:
         self.path = path
         self.newest = newest_step(connection)
         self.full = False
+        self.unsure = False
+        """A write failed and none has landed since: what a read finds may not be on the disk yet."""
         self._connection = connection
         self._buffer = buffer
         self._attempted: Step | None = None
@@ -63,12 +65,12 @@ class Transactions:
             self._become_certain()
             writer, result = self._commit(body)
         except sqlite3.Error as error:
-            self.full = is_full(error)
+            self.full, self.unsure = is_full(error), True
             with suppress(sqlite3.Error):  # else the next transaction begins with it
                 self._become_certain()
             raise write_failure(self.path, error) from error
         self.newest = writer.newest
-        self.full = False
+        self.full = self.unsure = False
         self._buffer.clear()
         return result
 

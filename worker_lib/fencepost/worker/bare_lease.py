@@ -90,9 +90,7 @@ def lease_from_text(text: str) -> BareLease:
         holder=_text(fields, "holder"),
     )
     if not re.fullmatch(HOLDER_PATTERN, lease.holder):
-        raise LeaseUnreadable(
-            f"the lease's holder {lease.holder!r} is none: a UUID, a slash, 1 to 64 of 0-9 a-z"
-        )
+        raise LeaseUnreadable(f"{lease.holder!r} is no holder: a UUID, a slash and 1 to 64 of 0-9 a-z")
     return lease
 
 

@@ -15,11 +15,12 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A whole answer."""
+    """A whole answer, `after_seconds`."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
+    after_seconds: float = 0.0
 
     def bytes(self) -> bytes:
         text = self.body if isinstance(self.body, str) else json.dumps(self.body)
@@ -98,9 +99,10 @@ class ScriptedServer:
             if isinstance(step, Silence):
                 await reader.read()  # until the client gives up
                 return False
+            if isinstance(step, Said):
+                await asyncio.sleep(step.after_seconds)
             writer.write(step.bytes() if isinstance(step, Said) else step.content)
             await writer.drain()
-            await asyncio.sleep(0)
             return isinstance(step, Said)
         finally:
             self._busy -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -24,9 +25,11 @@ async def client_of() -> AsyncIterator[Clients]:
     """Makes clients that are closed at the end."""
     made: list[ApiClient] = []
 
-    def make(url: str, *, seconds: float = 5.0, in_flight_max: int = 8, token: str = "t") -> ApiClient:
-        timeouts = Timeouts(connect=seconds, read=seconds, write=seconds)
-        connection = Connection(server=url, credentials=StaticToken(token))
+    def make(
+        url: str, *, seconds: float = 5.0, connect_seconds: float = 5.0, in_flight_max: int = 8
+    ) -> ApiClient:
+        timeouts = Timeouts(connect=connect_seconds, read=seconds, write=seconds)
+        connection = Connection(server=url, credentials=StaticToken("t"))
         made.append(ApiClient(connection, timeouts=timeouts, in_flight_max=in_flight_max))
         return made[-1]
 
@@ -192,6 +195,24 @@ async def test_requests_in_flight_are_bounded(client_of: Clients) -> None:
         results = await asyncio.gather(*(client.patch(PATH, {}) for _ in range(20)))
     assert all(isinstance(result, Response) for result in results)
     assert server.busiest <= 3
+
+
+async def test_waiting_for_a_turn_takes_nothing_from_the_time_of_a_request(client_of: Clients) -> None:
+    async with ScriptedServer(*[Said(after_seconds=0.04)] * 4) as server:
+        client = client_of(server.url, in_flight_max=1, seconds=0.1)
+        results = await asyncio.gather(*(client.patch(PATH, {}) for _ in range(4)))
+    assert all(isinstance(result, Response) for result in results)
+
+
+async def test_a_server_that_accepts_no_connection_was_sent_nothing(client_of: Clients) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as waiting:
+        for _ in range(4):  # fill the queue of those that wait to be accepted
+            early = waiting.enter_context(socket.socket())
+            early.setblocking(False)
+            early.connect_ex(deaf.getsockname())
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        result = await client_of(url, connect_seconds=0.1).patch(PATH, {})
+    assert isinstance(result, NeverSent), result
 
 
 async def test_a_client_may_be_closed_twice_and_used_again(client_of: Clients) -> None:

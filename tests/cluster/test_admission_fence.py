@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fencepost.kube.patches import Part
+from fencepost.kube.patches import Part, Patch
 from fencepost.protocol.limits import COUNTER_MAX, FENCING_TOKEN_MAX
-from fencepost.protocol.task import LeaseEnd
+from fencepost.protocol.task import LeaseEnd, Task
 from fencepost.protocol.upkeep import revoke
 from tests.cluster.admission_world import (
     HOLDERS,
@@ -559,3 +559,35 @@ def test_no_token_is_over_the_largest_that_json_keeps(world: World) -> None:
         answer = world.send("admin", task, main_merge({"annotations": ours(fencing_token=text)}))
         wanted = "it may stay or become 1" if text == str(FENCING_TOKEN_MAX) else "must be a whole number"
         refuse(answer, wanted)
+
+
+SPEC_CHANGES = [
+    ("another queue", main_merge(spec={"queue": "other"}), "spec.queue is immutable"),
+    ("another value in the request", main_merge(spec={"request": {"a": 2}}), "spec.request is immutable"),
+    (
+        "a key of the request is renamed",
+        main_merge(spec={"request": {"a": None, "b": 1}}),
+        "ValidatingAdmissionPolicy 'fencepost-fence' with binding 'fencepost-fence' denied request: "
+        "spec.request is immutable",
+    ),
+    ("the request goes", operations(Part.MAIN, removing("/spec/request")), "spec.request is immutable"),
+    ("another lease", main_merge(spec={"leaseDurationSeconds": 5}), "spec.leaseDurationSeconds is immutable"),
+    ("more failures", main_merge(spec={"retryPolicy": {"maxFailures": 9}}), "spec.retryPolicy is immutable"),
+    ("a deadline", main_merge(spec={"activeDeadlineSeconds": 5}), "spec.activeDeadlineSeconds is immutable"),
+    ("a time to live", main_merge(spec={"ttlSecondsAfterFinished": 5}), "spec.ttlSecondsAfterFinished is"),
+    ("another policy", main_merge(spec={"unknownPolicy": "Reclaim"}), "spec.unknownPolicy is immutable"),
+    ("external", main_merge(spec={"external": True}), "spec.external is immutable"),
+    ("spec goes", operations(Part.MAIN, removing("/spec")), "spec: Required value"),
+    ("priority 10", main_merge(spec={"priority": 10}), "less than or equal to 9"),
+]
+
+
+@pytest.mark.parametrize("who", ["person", "operator", "admin"])
+@pytest.mark.parametrize(("name", "patch", "refused"), SPEC_CHANGES, ids=[row[0] for row in SPEC_CHANGES])
+def test_what_a_task_asks_for_is_immutable(
+    world: World, who: str, name: str, patch: Patch, refused: str
+) -> None:
+    def asked(world: World) -> Task:
+        return world.free(queue="feeds", request='{"a":1}')
+
+    Try(name=name, on=asked, who=who, write=lambda _, task: patch, refused=refused).run(world)

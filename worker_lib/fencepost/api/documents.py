@@ -17,8 +17,8 @@ import yaml
 
 from fencepost.protocol.limits import OBJECT_BYTES_MAX
 
-WEIGHT_MAX: Final = 4 * OBJECT_BYTES_MAX
-"""How much one document may stand for once its aliases are written out: values plus characters of text."""
+WEIGHT_MAX: Final = OBJECT_BYTES_MAX
+"""How many bytes of JSON one document may stand for, at the least, once its aliases are written out."""
 
 NUMBER_TOO_LONG: Final = "a number has more digits than any JSON reader keeps: write it as text"
 
@@ -189,10 +189,11 @@ def _refuse_what_no_object_can_hold(document: Any) -> None:
 
 
 def _weight(value: Any) -> int:
+    """The fewest bytes of JSON that the value itself takes, with the comma or colon after it."""
     if not isinstance(value, str):
-        return 1
+        return 2
     try:
-        return len(value.encode("utf-8"))
+        return len(value.encode("utf-8")) + 2
     except UnicodeEncodeError:
         raise DocumentUnreadable(
             f"{value!r:.80} has a lone surrogate, which UTF-8 has no bytes for"

@@ -168,6 +168,14 @@ def test_a_task_below_the_stored_mark_is_never_made_again() -> None:
     assert names(step.look_up) == ["b"]
 
 
+def test_the_branch_at_the_mark_has_not_had_its_task() -> None:
+    job = with_status(a_job(LETTERS), created=3)
+    step = planned(job, children(job, *(task_of(job, name) for name in "abc"), d=Standing.ABSENT))
+    assert names(step.create) == ["d", "e"]
+    assert step.status is not None
+    assert dict(step.status.branches) == {}
+
+
 def test_a_mark_that_is_only_seen_and_not_stored_decides_nothing() -> None:
     job = a_job(LETTERS)
     step = planned(job, children(job, task_of(job, "a"), b=Standing.ABSENT))
@@ -387,9 +395,10 @@ def test_a_deleted_task_below_the_mark_is_rejected_by_proof_alone() -> None:
 def test_a_deleted_task_that_is_recorded_keeps_its_record() -> None:
     job = with_status(a_job(), created=3)
     job = written(job, all_created(job, settled_task_of(job, "north")))
-    gone = children(job, task_of(job, "south"), task_of(job, "west"), north=Standing.ABSENT)
-    assert dict(new_records(job, gone)) == {}
-    assert planned(job, gone).look_up == ()
+    for standing in (Standing.ABSENT, Standing.UNSEEN):
+        gone = children(job, task_of(job, "south"), task_of(job, "west"), north=standing)
+        assert dict(new_records(job, gone)) == {}
+        assert planned(job, gone).look_up == ()
 
 
 def test_no_branches_are_joined_at_once_and_one_is_a_snapshot_of_one() -> None:
@@ -473,11 +482,11 @@ def test_a_small_value_is_inline_and_a_large_one_is_named(value: str, room: int,
 def test_all_inline_values_together_are_bounded_over_all_batches() -> None:
     many = [f"{n:03}" for n in range(140)]
     job = a_job(many)
-    tasks = [settled_task_of(job, name, name[:1] * 1024) for name in many]
+    tasks = [settled_task_of(job, name, name[:1] * (1025 if name == "000" else 1024)) for name in many]
     job = written(job, all_created(job, *tasks[:100]))
     job = written(job, children(job, *tasks))
     inline = [name for name, record in job.status.branches.items() if record.value is not None]
-    assert inline == many[: limits.INLINE_VALUES_BYTES_MAX // 1024]
+    assert inline == many[1 : 1 + limits.INLINE_VALUES_BYTES_MAX // 1024]
     assert all(record.value_ref for name, record in job.status.branches.items() if name not in inline)
 
 

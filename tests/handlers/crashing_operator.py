@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from fencepost.kube.client import ApiClient, Result
@@ -25,34 +25,25 @@ class CrashingClient(ApiClient):
     _at, _when = 0, ""
 
     async def create(self, path: str, body: Any, *, query: Mapping[str, str] | None = None) -> Result:
-        counts = not query and "selfsubject" not in path
-        if counts:
-            self._before()
-        result = await super().create(path, body, query=query)
-        if counts:
-            self._after()
-        return result
+        if query or "selfsubject" in path:
+            return await super().create(path, body, query=query)
+        return await self._counted(super().create(path, body))
 
     async def patch(self, path: str, body: Any, **options: Any) -> Result:
-        self._before()
-        result = await super().patch(path, body, **options)
-        self._after()
-        return result
+        return await self._counted(super().patch(path, body, **options))
 
     async def delete(self, path: str, **options: Any) -> Result:
-        self._before()
-        result = await super().delete(path, **options)
-        self._after()
-        return result
+        return await self._counted(super().delete(path, **options))
 
-    def _before(self) -> None:
+    async def _counted(self, request: Awaitable[Result]) -> Result:
         type(self)._writes += 1
-        if (self._writes, "before") == (self._at, self._when):
+        number = self._writes
+        if (number, self._when) == (self._at, "before"):
             os._exit(CRASHED)
-
-    def _after(self) -> None:
-        if (self._writes, "after") == (self._at, self._when):
+        result = await request
+        if (number, self._when) == (self._at, "after"):
             os._exit(CRASHED)
+        return result
 
 
 if __name__ == "__main__":

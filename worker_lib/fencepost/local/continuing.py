@@ -33,6 +33,7 @@ STEPS_AT_ONCE_MAX: Final = 8  # the table has five in a row at most
 NEEDS_PODS: Final = "a continuation of kind Job needs a cluster: here it is a LeasedTask or a FanOutJob"
 
 Members = dict[str, Any]
+NOT_STALLED: Final = Condition(type="Stalled", status=ConditionStatus.FALSE, reason="NotStalled", message="")
 
 
 class ContinuationRefused(ValueError):  # noqa: N818
@@ -198,13 +199,18 @@ def _drop(ledger: Ledger, kind: ContinuationKind, key: ObjectKey) -> None:
 
 
 def _record(ledger: Ledger, job: Job, record: ContinuationRecord) -> Job:
-    return keep_job(ledger, replace(job, status=replace(job.status, continuation=record)))
+    """Write how far the continuation got; whatever stood in its way is over."""
+    status = replace(job.status, continuation=record, conditions=_with_stalled(job, NOT_STALLED))
+    return keep_job(ledger, replace(job, status=status))
 
 
 def _stall(ledger: Ledger, job: Job, reason: str, message: str) -> None:
     """Say in the job's condition `Stalled` why a person has to act."""
     stalled = Condition(type="Stalled", status=ConditionStatus.TRUE, reason=reason, message=message)
-    others = tuple(known for known in job.status.conditions if known.type != "Stalled")
-    conditions = (*others, stalled)
+    conditions = _with_stalled(job, stalled)
     if conditions != job.status.conditions:
         keep_job(ledger, replace(job, status=replace(job.status, conditions=conditions)))
+
+
+def _with_stalled(job: Job, stalled: Condition) -> tuple[Condition, ...]:
+    return (*(known for known in job.status.conditions if known.type != stalled.type), stalled)

@@ -105,6 +105,11 @@ class EmbeddedStore(TaskStore):
         key = ObjectKey(namespace=self._namespace, name=name)
         return await self._run(lambda ledger: ledger.set_suspended(key, suspend=suspend))
 
+    async def resume_job(self, name: str) -> Job | None:
+        """Let a suspended job go on. None if there is no such job."""
+        key = ObjectKey(namespace=self._namespace, name=name)
+        return await self._run(lambda ledger: joining.resume(ledger, key))
+
     async def delete_task(self, name: str) -> None:
         """Delete a task with its receipts, as `kubectl delete` does; nothing if there is none."""
         key = ObjectKey(namespace=self._namespace, name=name)

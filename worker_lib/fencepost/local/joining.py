@@ -58,6 +58,16 @@ def reconcile(ledger: Ledger, key: ObjectKey, *, batch_due: bool = False) -> Non
         reconcile(ledger, started)
 
 
+def resume(ledger: Ledger, key: ObjectKey) -> Job | None:
+    """Let a suspended job make its tasks. None if there is no job."""
+    job = ledger.shelf.job(key)
+    if job is None:
+        return None
+    keep_job(ledger, replace(job, spec=replace(job.spec, suspend=False)))
+    reconcile(ledger, key)
+    return ledger.shelf.job(key)
+
+
 def _join(ledger: Ledger, job: Job, *, batch_due: bool) -> Job:
     children = look_up(ledger, job)
     for _ in range(PLANS_AT_ONCE_MAX):

@@ -164,6 +164,7 @@ def test_a_conflict_beats_the_fence_and_leaves_the_first() -> None:
         False,
         task.receipts[0],
     )
+    assert judgement.message == "the key has a receipt of another body; the first stands"
     assert judgement.next_step is NextStep.DEAD_LETTER
 
 
@@ -375,11 +376,12 @@ def test_a_submission_that_contradicts_itself_is_refused(
 def test_a_receipt_records_what_was_handed_in() -> None:
     task = held_task()
     task = after(task, row(task, "r1", "one"))
-    asked = submission(task, device_time="2099-01-01T00:00:00Z")
+    asked = submission(task, device_time="2099-01-01T00:00:00Z".ljust(64))
+    assert verdict(task, asked) is Verdict.ACCEPTED
     receipt = new_receipt(task, asked, reason=Reason.CANCELLED)
     assert (receipt.sequence, receipt.previous) == (2, task.head)
     assert (receipt.fencing_token, receipt.holder) == (1, HOLDER)
-    assert (receipt.device_time, receipt.reason) == ("2099-01-01T00:00:00Z", Reason.CANCELLED)
+    assert (receipt.device_time, receipt.reason) == (asked.device_time, Reason.CANCELLED)
     assert (receipt.value, receipt.payload_sha256) == ("the work", asked.payload_sha256)
 
 

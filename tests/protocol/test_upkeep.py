@@ -56,7 +56,9 @@ def first_wait(task: Task) -> float:
     return backoff_seconds(task.spec.retry_policy, failures=1, spread=spread_of(task))
 
 
-@pytest.mark.parametrize("task", [settled_task(), replace(HELD, deleting=True), open_task(), UNKNOWN])
+@pytest.mark.parametrize(
+    "task", [settled_task(), replace(HELD, deleting=True), open_task(failures=99), UNKNOWN]
+)
 def test_there_is_nothing_to_do_for_what_is_settled_free_waiting_or_going(task: Task) -> None:
     assert due(task, lease_unchanged=LONG, hold_unchanged=LONG, task=LONG) == Rest()
 

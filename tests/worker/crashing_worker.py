@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from fencepost import Lease, Settings, Worker
-from fencepost.local.store import LocalStore
 from fencepost.outbox import Outbox, Row
-from fencepost.ports import Answer
+from fencepost.ports import Answer, TaskStore
 from fencepost.protocol.mutation import Claim, Mutation, Submit
 from fencepost.protocol.task import Kind
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is a program of its own
+from tests.worker.store_by_name import store_by_name
 
 DIED = 99
 STEPS = (
@@ -44,26 +45,27 @@ class Dying:
             os._exit(DIED)
 
 
-class DyingStore(LocalStore):
-    """The embedded store, in a process that dies around a write."""
+def die_around_writes(store: TaskStore, dying: Dying) -> None:
+    """Have the process die before or after the write of its step."""
+    write = store.write
 
-    dying: Dying
-
-    async def write(self, mutation: Mutation) -> Answer:
+    async def dying_write(mutation: Mutation) -> Answer:
         result = isinstance(mutation, Submit) and mutation.receipt.kind is Kind.RESULT
         name = "the claim" if isinstance(mutation, Claim) else "the submit" if result else "another write"
-        self.dying.at(f"before {name}")
-        answer = await super().write(mutation)
-        self.dying.at(f"after {name}")
+        dying.at(f"before {name}")
+        answer = await write(mutation)
+        dying.at(f"after {name}")
         return answer
+
+    store.write = dying_write  # type: ignore[method-assign]
 
 
 def main() -> None:
     store_file, outbox_file, step, log = sys.argv[1:5]
     ahead = float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
     dying = Dying(step)
-    store = DyingStore(Path(store_file), clock=lambda: time.time() + ahead)
-    store.dying = dying
+    store = store_by_name(store_file, ahead=ahead)
+    die_around_writes(store, dying)
     _die_around_the_outbox(dying)
     worker = Worker(queue="q")
 

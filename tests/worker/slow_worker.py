@@ -3,7 +3,8 @@
     python slow_worker.py STORE OUTBOX MODE GRACE
 
 MODE: `returns` (waits to be told to stop, then returns), `leaves` (lets `lease.check` raise), `deaf` (goes
-on for ever), `async` (sleeps on the loop), `idle` (there is nothing to do). It prints `working` when it is.
+on for ever), `async` (sleeps on the loop), `idle` (there is nothing to do), `row` (emits a row, then waits).
+It prints `working` when it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import time
 from pathlib import Path
 
 from fencepost import Lease, Settings, Worker
-from fencepost.local.store import LocalStore
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is a program of its own
+from tests.worker.store_by_name import store_by_name
 
 
 def main() -> None:
@@ -31,6 +34,8 @@ def main() -> None:
 
         @worker.task
         def handle(request: dict, lease: Lease) -> str:  # type: ignore[type-arg]
+            if mode == "row":
+                lease.emit("the row", key="the-key")
             print("working", flush=True)
             if mode == "deaf":
                 time.sleep(60)
@@ -42,7 +47,7 @@ def main() -> None:
     if mode == "idle":
         print("working", flush=True)
     settings = Settings(grace_seconds=float(grace), idle_seconds_min=0.01, idle_seconds_max=0.02)
-    worker.run(store=LocalStore(Path(store)), outbox=outbox, settings=settings)
+    worker.run(store=store_by_name(store), outbox=outbox, settings=settings)
 
 
 if __name__ == "__main__":

@@ -38,15 +38,17 @@ def canonical(parse: Callable[[Any], Value], value: object, where: str) -> Value
 def object_of(fields: Fields, name: str, where: str, default: Fields | None = None) -> Fields:
     """The object under `name`. Raises `Wrong` if it is absent and there is no default."""
     value = fields.get(name, default)
-    if not isinstance(value, Mapping):
-        raise Wrong(where, "missing" if value is None else f"expected an object, got {value!r:.80}")
-    return value
+    if type(value) is dict or isinstance(value, Mapping):  # the first is what JSON gives, and fast
+        return value
+    raise Wrong(where, "missing" if value is None else f"expected an object, got {value!r:.80}")
 
 
 def entries_of(fields: Fields, name: str, where: str) -> Sequence[Fields]:
     """The objects of a list; none if the list is absent."""
-    entries = fields.get(name) or ()
-    if not isinstance(entries, list | tuple) or not all(isinstance(entry, Mapping) for entry in entries):
+    entries = fields.get(name)
+    if not entries:
+        return ()
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise Wrong(where, "expected a list of objects")
     return entries
 

@@ -354,6 +354,31 @@ async def test_a_kubeconfig_leads_to_the_same_cluster(
     await store.close()
 
 
+DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("request_text", "said"), [('{"n": 9007199254740993}', "safe integer"), (DEEP, "nested deeper")]
+)
+async def test_a_request_that_only_kubectl_lets_through_stops_nobody_else(
+    cluster: Cluster, admin: KubeStore, worker: KubeStore, request_text: str, said: str
+) -> None:
+    await new_task(admin, "neighbour", queue="q")
+    manifest = (
+        '{"apiVersion":"fencepost.dev/v1alpha1","kind":"LeasedTask","metadata":{"name":"odd"},'
+        f'"spec":{{"queue":"q","request":{request_text}}}}}'
+    )
+    cluster.kubectl("create", "--namespace", admin.namespace, "-f", "-", input=manifest)
+    candidates = {candidate.key.name: candidate for candidate in await worker.claimable("q", 10)}
+    answer = await worker.write(claim_of(candidates["odd"], account=await worker.account()))
+    assert refused(answer) is Cause.ADMISSION
+    assert isinstance(answer, Refused) and said in answer.message
+    with pytest.raises(StoreRefused, match=said):
+        await worker.task(candidates["odd"].key)
+    assert await worker.unsettled_of_outbox(OUTBOXES[0]) == []
+    assert [task.key.name for task in await admin.tasks()] == ["neighbour"]
+
+
 def crd_without(field: str) -> str:
     """The CRD of an older release, whose receipts do not have that field."""
     crd = yaml.safe_load((CRDS / "leasedtasks.yaml").read_text())

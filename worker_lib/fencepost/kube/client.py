@@ -28,6 +28,7 @@ from typing import Any, Final
 import aiohttp
 
 from fencepost.kube.connection import Connection, NoCluster
+from fencepost.kube.parsing import parsed
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -235,7 +236,7 @@ class ApiClient:
 def _answered(response: aiohttp.ClientResponse, content: bytes) -> Result:
     """The answer as a value. Success without JSON came from somebody who is not the API server."""
     try:
-        body: Json = json.loads(content)
+        body: Json = parsed(content)
     except ValueError:
         body = content.decode("utf-8", "replace")
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:

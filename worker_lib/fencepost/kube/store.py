@@ -203,13 +203,14 @@ class KubeStore:
 
 
 def _applied(kept: Json, difference: str | None) -> Answer:
-    """The task as stored; a refusal that names the field if it is not what was sent."""
+    """The task as stored; a refusal that names the field if it is not what was sent, or cannot be read."""
     if difference:
         return Refused(cause=Cause.SCHEMA, message=f"the API server did not keep what was sent: {difference}")
     try:
         return Applied(task=task_from_object(kept))
     except Unreadable as problem:
-        return Refused(cause=Cause.SCHEMA, message=str(problem))
+        # A request that only `kubectl` lets through. It is of this one task, so no reason to stop for.
+        return Refused(cause=Cause.ADMISSION, message=f"nobody can work on what was stored: {problem}")
 
 
 def _items(result: Result, what: str) -> list[Json]:

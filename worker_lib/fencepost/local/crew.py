@@ -67,7 +67,9 @@ class Crew:
         self.deaths = 0
 
     def stop(self) -> None:
-        """Tell all to stop. A second call tells them again, which ends them at once."""
+        """Tell all to stop: once, because a second signal would end them before they have let go."""
+        if self._stopping:
+            return
         self._stopping = True
         for process in self._processes.values():
             if process.returncode is None:

@@ -196,25 +196,34 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Set what a connection needs, and make the tables in a new file; raises `StoreRefused`."""
+    """Look whether the file is ours before anything is changed in it, then make it ready to use.
+
+    Raises `StoreRefused`.
+    """
+    is_new = _refuse_what_is_not_ours(connection, path)
     connection.execute("PRAGMA synchronous = FULL")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StoreRefused(f"the store {path} answers journal mode {mode!r}, not 'wal'", Cause.ADMISSION)
-    connection.execute("BEGIN IMMEDIATE")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    if not tables:
+    if is_new:
+        connection.execute("BEGIN IMMEDIATE")
         _make(connection)
-    elif application != APPLICATION_ID:
+        connection.execute("COMMIT")
+
+
+def _refuse_what_is_not_ours(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file is empty. Raises `StoreRefused` for something else's database or another version."""
+    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        return True
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreRefused(f"{path} is a database of something else: give another file", Cause.ADMISSION)
-    elif version != SCHEMA_VERSION:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
         raise StoreRefused(
             f"{path} has version {version} of the store's tables, this fencepost reads {SCHEMA_VERSION}",
             Cause.SCHEMA,
         )
-    connection.execute("COMMIT")
+    return False
 
 
 def _make(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,156 @@
+"""The continuation on the real API server: each kind, once, and what a person is told where it cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fencepost.protocol.fanout import continuation_name
+from fencepost.protocol.job import ConditionStatus, Job
+from tests.cluster.cluster import Cluster
+from tests.handlers.place import AFTER, Place
+
+BATCH = "/apis/batch/v1"
+
+
+@pytest.fixture
+def place(cluster: Cluster, namespace: str, service_account: Callable[..., str]) -> Place:
+    return Place(
+        cluster=cluster,
+        namespace=namespace,
+        operator_token=service_account("operator"),
+        worker_token=service_account("worker"),
+    )
+
+
+def a_job_template(**container: Any) -> dict[str, Any]:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c"} | container]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": pod}}}
+
+
+def stalled_for(place: Place, name: str, reason: str) -> Callable[[], bool]:
+    def told() -> bool:
+        condition = place.condition(name, "Stalled")
+        return condition is not None and (condition.status, condition.reason) == (
+            ConditionStatus.TRUE,
+            reason,
+        )
+
+    return told
+
+
+async def joined_job(place: Place, **spec: Any) -> Job:
+    job = place.make_job("j", "a", "b", **spec)
+    await place.settle_all(job)
+    return await place.until_joined("j")
+
+
+async def test_a_job_gets_the_snapshot_as_a_mounted_file(place: Place) -> None:
+    with place.operator():
+        await joined_job(place, continuation={"template": a_job_template(image="example.invalid/none")})
+        job = await place.until_continued("j")
+    record = job.status.continuation
+    assert record is not None
+    made = place.get("jobs", record.name, BATCH)
+    config_map = place.get("configmaps", record.name, "/api/v1")
+    assert made["metadata"]["uid"] == record.uid
+    assert made["spec"]["suspend"] is False
+    container = made["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "fencepost-snapshot", "mountPath": "/fencepost", "readOnly": True}.items() <= container[
+        "volumeMounts"
+    ][0].items()
+    snapshot = json.loads(config_map["data"]["snapshot.json"])
+    assert job.status.snapshot is not None
+    assert snapshot["digest"] == job.status.snapshot.digest
+    assert sorted(snapshot["branches"]) == ["a", "b"]
+
+
+async def test_a_fan_out_job_runs_as_a_continuation_and_is_joined_itself(place: Place) -> None:
+    template = {
+        "apiVersion": "fencepost.dev/v1alpha1",
+        "kind": "FanOutJob",
+        "spec": {"branches": [{"name": "then", "request": {"mine": 1}}]},
+    }
+    with place.operator():
+        job = await joined_job(place, continuation={"template": template})
+        name = continuation_name(job)
+        await place.until_continued("j")
+        second = place.job(name)
+        await place.settle_all(second)
+        assert len((await place.until_joined(name)).status.branches) == 1
+    request = place.get("leasedtasks", place.child(second, "then").name)["spec"]["request"]
+    assert request["mine"] == 1
+    assert sorted(request["snapshot"]["branches"]) == ["a", "b"]
+
+
+async def test_a_continuation_that_is_not_wanted_is_not_made(place: Place) -> None:
+    with place.operator():
+        job = await joined_job(place, continuation={"when": "Failed", "template": AFTER})
+        other = place.make_job("other", "a", continuation={"template": AFTER})
+        await place.settle_all(other)
+        await place.until_continued("other")  # so long later
+    assert place.task(continuation_name(job)) is None
+    assert place.job("j").status.continuation is None
+
+
+async def test_a_stranger_under_its_name_is_left_alone_and_told_until_it_goes(place: Place) -> None:
+    with place.operator():
+        job = place.make_job("j", "a", continuation={"template": AFTER})
+        stranger = place.make_task(continuation_name(job), queue="mine", suspend=True)
+        await place.settle_all(job)
+        await place.until(stalled_for(place, "j", "NameConflict"), "the conflict is told")
+        assert place.task(stranger.key.name) == stranger
+        place.delete("leasedtasks", stranger.key.name)
+        await place.until_continued("j", seconds=60)
+    told = place.condition("j", "Stalled")
+    assert told is not None
+    assert told.status is ConditionStatus.FALSE
+
+
+async def test_a_template_that_the_server_refuses_is_told_with_its_sentence(place: Place) -> None:
+    """B40: a fault that only shows when the object is made."""
+    with place.operator() as operator:
+        await joined_job(place, continuation={"template": a_job_template()})  # a container without an image
+        await place.until(stalled_for(place, "j", "ContinuationRefused"), "the refusal is told", seconds=10)
+        condition = place.condition("j", "Stalled")
+        assert condition is not None
+        assert "image" in condition.message
+        place.delete("fanoutjobs", "j")
+        await place.until(lambda: place.get("fanoutjobs", "j") is None, "it is gone")
+        said_before = len(operator.log())
+        await place.until(lambda: not place.items("leasedtasks"), "its children are gone", seconds=60)
+        assert len([line for line in operator.lines() if line.get("name") == "j"]) < 10
+        assert len(operator.log()) - said_before < 500
+
+
+async def test_one_that_is_deleted_before_it_was_started_is_told_and_not_made_again(place: Place) -> None:
+    job = place.make_job("j", "a", continuation={"template": AFTER})
+    with place.operator():
+        await place.settle_all(job)
+        joined = await place.until_continued("j")
+    record = joined.status.continuation
+    assert record is not None
+    place.delete("leasedtasks", record.name)
+    with place.operator():
+        other = place.make_job("other", "a")
+        await place.settle_all(other)
+        await place.until_joined("other")
+        assert place.task(record.name) is None  # started and gone is not started again
+
+
+async def test_a_late_duplicate_of_it_is_deleted_while_it_is_suspended(place: Place) -> None:
+    with place.operator():
+        job = await joined_job(place, continuation={"template": AFTER})
+        record = (await place.until_continued("j")).status.continuation
+        assert record is not None
+        first = place.get("leasedtasks", record.name)
+        place.delete("leasedtasks", record.name)
+        metadata = {key: first["metadata"][key] for key in ("name", "ownerReferences")}
+        late = {key: first[key] for key in ("apiVersion", "kind")} | {"metadata": metadata}
+        place.make("leasedtasks", late | {"spec": first["spec"] | {"suspend": True}})
+        await place.until(lambda: place.task(record.name) is None, "the duplicate is deleted")
+    assert place.job("j").status.continuation == record
+    assert job.uid == first["metadata"]["ownerReferences"][0]["uid"]

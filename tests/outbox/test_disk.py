@@ -159,6 +159,43 @@ def test_a_tmpfs_that_is_really_full_is_drained_and_goes_on_after_it_was_enlarge
     assert rest.startswith("['RECOVERED'] [")
 
 
+WITH_TWO_PAGES_LEFT = """
+import os, sys
+from pathlib import Path
+from fencepost.outbox import OutboxFull
+from tests.outbox.given import opened
+
+directory = Path(sys.argv[1])
+opened(directory / "outbox.db").close()
+ballast = directory / "ballast"
+descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+try:
+    while os.write(descriptor, b"x" * 4096): pass
+except OSError:
+    pass
+os.ftruncate(descriptor, os.fstat(descriptor).st_size - 8192)
+
+with opened(directory / "outbox.db", "second") as outbox:
+    print(outbox.full)                      # although everything that waited could be written
+    try:
+        outbox.flush()
+    except OutboxFull as error:
+        print(error)
+    ballast.unlink()
+    os.close(descriptor)
+    outbox.flush()
+    print(outbox.full)
+"""
+
+
+def test_room_for_a_mark_is_no_room_for_a_result(tmp_path: Path) -> None:
+    directory = tmp_path / "small"
+    directory.mkdir()
+    at_start, refused, at_end = in_small_tmpfs(directory, WITH_TWO_PAGES_LEFT).splitlines()
+    assert (at_start, at_end) == ("True", "False")
+    assert "still no room on the volume for a result" in refused
+
+
 def test_a_new_outbox_on_a_full_disk_is_refused_with_its_own_code(tmp_path: Path) -> None:
     directory = tmp_path / "small"
     directory.mkdir()

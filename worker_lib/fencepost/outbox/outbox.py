@@ -27,7 +27,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 from typing import Final, TypeVar
 
 from fencepost.outbox.audit import Verification, verify_ledger
@@ -329,9 +328,7 @@ class Outbox:
     def __enter__(self) -> Outbox:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self) -> None:

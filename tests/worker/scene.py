@@ -16,12 +16,13 @@ from fencepost.protocol.job import Branch, JobSpec
 from fencepost.protocol.mutation import Claim, Mutation
 from fencepost.protocol.task import Kind, ObjectKey, Outcome, Task, TaskSpec
 from fencepost.testing.memory import MemoryStore
+from fencepost.worker.clock import time_of_day
 from fencepost.worker.settings import Settings
 
 QUICK = Settings(
     once=True, grace_seconds=0.3, idle_seconds_min=0.001, idle_seconds_max=0.002, patience_seconds=0.5
 )
-NOW = "2026-01-01T12:00:00.000000Z"
+NOW = time_of_day()  # a start prunes what is older than a month
 
 
 class WatchedStore(MemoryStore):

@@ -213,3 +213,72 @@ async def test_a_full_outbox_stops_the_claim_and_not_the_drain(
     assert (first.hold, second.token) == (Hold.BACKOFF, 0)
     assert first.last_lease is not None
     assert "could not be stored: no room left" in first.last_lease.message
+
+
+async def test_a_claim_that_was_answered_after_its_own_lease_is_proved_before_the_work(
+    scene: Scene,
+) -> None:
+    """The answer took longer than the lease: a heartbeat says whether it is still ours."""
+    from fencepost.protocol.mutation import Heartbeat
+
+    asked: list[float] = []
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return Clock.now
+
+    def slow(mutation: Mutation) -> None:
+        if isinstance(mutation, Claim):
+            Clock.now += 61
+        asked.append(Clock.now)
+
+    scene.store.before = slow
+    scene.store.put("q", name="t", lease_duration_seconds=60)
+    await _worked_with_clock(scene, echo(), Clock())
+    assert [type(write) for write in scene.store.writes][:2] == [Claim, Heartbeat]
+    assert scene.store.look("t").state is State.SUCCEEDED
+
+
+async def test_a_worker_that_is_told_to_stop_during_its_claim_does_not_begin_the_work(scene: Scene) -> None:
+    import os
+    import signal
+
+    def stop(mutation: Mutation) -> None:
+        if isinstance(mutation, Claim):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    scene.store.before = stop
+    scene.store.put("q", name="t")
+    write = scene.store.write
+
+    async def write_and_let_the_signal_in(mutation: Mutation) -> Answer:
+        import asyncio
+
+        answer = await write(mutation)
+        await asyncio.sleep(0.01)
+        return answer
+
+    scene.store.write = write_and_let_the_signal_in  # type: ignore[method-assign]
+    await scene.work(forbidden())
+    task = scene.store.look("t")
+    assert (task.hold, task.failures, task.token) == (None, 0, 1)
+
+
+async def _worked_with_clock(scene: Scene, worker: Worker, clock: object) -> None:
+    from fencepost.worker.loop import Loop
+    from fencepost.worker.stopping import Stopping
+    from fencepost.worker.workplace import Workplace
+    from tests.worker.scene import QUICK
+
+    with scene.outbox(incarnation="clocked") as outbox:
+        place = Workplace(
+            store=scene.store,
+            outbox=outbox,
+            account=await scene.store.account(),
+            settings=QUICK,
+            stopping=Stopping(grace_seconds=1),
+            clock=clock,  # type: ignore[arg-type]
+        )
+        await Loop(place, worker.handlers).run()

@@ -52,6 +52,11 @@ class Holding:
         self.lost.set()
         self._lost_in_loop.set()
 
+    @property
+    def is_past_deadline(self) -> bool:
+        """Whether our own deadline has passed: only the server can tell now whether we still hold it."""
+        return self._place.clock() >= self._deadline
+
     async def until_lost(self) -> None:
         await self._lost_in_loop.wait()
 

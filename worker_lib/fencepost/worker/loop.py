@@ -8,8 +8,11 @@ outbox is not executed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from fencepost.outbox import (
     DeferredStatementFailed,
@@ -22,7 +25,7 @@ from fencepost.outbox import (
 from fencepost.outbox.audit import rolled_back
 from fencepost.ports import StoreRefused, StoreUnavailable
 from fencepost.protocol.drain import RowStatus
-from fencepost.protocol.task import Kind, LeaseEnd, Task
+from fencepost.protocol.task import Kind, LeaseEnd
 from fencepost.worker.adoption import Adoption
 from fencepost.worker.claiming import Claiming
 from fencepost.worker.delivery import Delivered, Delivery
@@ -44,6 +47,13 @@ class Turn(Enum):
     IN_VAIN = "there were candidates, and no claim of them is known to be ours: look again soon"
     NOTHING = "there was nothing to claim"
     UNSERVED = "the store could not serve it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUnread:
+    """The job of a claimed task could not be read: nothing was executed, and the turn is over."""
+
+    error: StoreUnavailable | StoreRefused
 
 
 class Loop:
@@ -135,39 +145,57 @@ class Loop:
         return not self._place.outbox.full
 
     async def _work(self, handler: Handler, holding: Holding, listed: float) -> None:
-        """From the claim to the end of the lease."""
-        task, outbox = holding.task, self._place.outbox
-        outbox.record_lease(task=task)
-        try:
-            unwanted = await self._job_check.is_unwanted(task, listed=listed)
-        except (StoreUnavailable, StoreRefused):
-            await release(self._place, task, LeaseEnd.SHUTDOWN, "its job could not be read")
-            raise
-        if unwanted:
-            await release(self._place, task, LeaseEnd.UNWANTED, "its job is gone or has recorded the branch")
-        elif outbox.result_of(task.uid) is not None:
-            await self._hand_in_again(task)
-        else:
-            await self._execute(handler, holding)
+        """From the claim to the end of the lease, which is kept alive all the while."""
+        self._place.outbox.record_lease(task=holding.task)
+        with holding.kept_alive():
+            end = await self._worked(handler, holding, listed)
+        match end:
+            case NotDone():
+                await self._release(holding, end)
+            case Row():
+                await self._delivery.release_after_unknown(end, holding.task)
+            case JobUnread():
+                await self._release(holding, NotDone(end=LeaseEnd.SHUTDOWN, message="its job was not read"))
+                raise end.error
 
-    async def _hand_in_again(self, task: Task) -> None:
+    async def _worked(
+        self, handler: Handler, holding: Holding, listed: float
+    ) -> Row | NotDone | JobUnread | None:
+        """What the lease came to: a row that was handed in, or why it is to be released."""
+        if self._place.stopping.requested:
+            return NotDone(end=LeaseEnd.SHUTDOWN, message="the worker was told to stop")
+        if holding.is_past_deadline and not await holding.renew():
+            return NotDone(end=LeaseEnd.SHUTDOWN, message="the answer to the claim came too late")
+        try:
+            unwanted = await self._job_check.is_unwanted(holding.task, listed=listed)
+        except (StoreUnavailable, StoreRefused) as error:
+            return JobUnread(error=error)
+        if unwanted:
+            return NotDone(end=LeaseEnd.UNWANTED, message="its job is gone or has recorded the branch")
+        if self._place.outbox.result_of(holding.task.uid) is not None:
+            return await self._hand_in_again(holding)
+        return await self._execute(handler, holding)
+
+    async def _hand_in_again(self, holding: Holding) -> Row | None:
         """The result lies here already: it is handed in under the new lease, and nothing is executed."""
         self._place.tally["not executed again"] += 1
-        delivered = await self._adoption.hand_in(task)
-        row = self._place.outbox.result_of(task.uid)
-        if row is not None and delivered is not None:
-            await self._delivery.release_after_unknown(row, delivered.task)
+        delivered = await self._adoption.hand_in(holding.task)
+        if delivered is None or delivered.task is None:
+            return None
+        holding.learned(delivered.task)
+        return self._place.outbox.result_of(holding.task.uid)
 
-    async def _execute(self, handler: Handler, holding: Holding) -> None:
+    async def _execute(self, handler: Handler, holding: Holding) -> Row | NotDone | None:
         lease = Lease(self._place, holding, self._delivery)
-        with holding.kept_alive():
-            ending = await execute(self._place, handler, holding, lease)
-            stored = self._stored(holding, lease, ending)
-            delivered = await self._deliver(holding, stored) if isinstance(stored, Row) else None
+        ending = await execute(self._place, handler, holding, lease)
+        stored = self._stored(holding, lease, ending)
         if isinstance(stored, NotDone):
-            await self._release(holding, stored)
-        elif delivered is not None:
-            await self._delivery.release_after_unknown(stored, delivered.task)
+            return stored
+        delivered = await self._deliver(holding, stored)
+        if delivered is None or delivered.task is None:
+            return None
+        holding.learned(delivered.task)
+        return stored
 
     def _stored(self, holding: Holding, lease: Lease, ending: Ending) -> Row | NotDone:
         """Keep the result, in one transaction with what the handler deferred, before anybody hears of it."""
@@ -243,11 +271,24 @@ class Loop:
     async def _last_drain(self) -> None:
         """What is due is sent once more before the process ends; the rest is for the next start."""
         try:
-            await self._delivery.drain()
+            await self._within_grace(self._delivery.drain())
         except (StoreUnavailable, StoreRefused) as error:
             LOG.warning("the last drain did not get through: %s", error)
         if self._place.settings.once and not self._place.stopping.requested:
             self._tell_rows_left()
+
+    async def _within_grace(self, work: Awaitable[None]) -> None:
+        """Do it, but give it up when the grace is over: rows that were not sent are for the next start."""
+        working = asyncio.ensure_future(work)
+        over = asyncio.ensure_future(self._place.stopping.grace_over.wait())
+        waited: set[asyncio.Future[Any]] = {working, over}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            for future in waited:
+                future.cancel()
 
     def _tell_rows_left(self) -> None:
         left = sum(1 for row in self._place.outbox.pending() if row.status is RowStatus.PENDING)

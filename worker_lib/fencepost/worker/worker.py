@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
-from fencepost.outbox import Outbox, OutboxFailed, OutboxRefused
+from fencepost.outbox import Outbox, OutboxFailed, OutboxRefused, OutboxWriteFailed
 from fencepost.ports import StoreRefused, StoreUnavailable, TaskStore
 from fencepost.protocol.limits import QUEUE_CHARACTERS_MAX
 from fencepost.worker.clock import time_of_day
@@ -140,6 +140,7 @@ class Worker:
         settings = settings or Settings(once=once)
         async with AsyncExitStack() as stack:
             opened = stack.enter_context(open_outbox(outbox_path(outbox)))
+            _prune(opened)
             if store is None:
                 store = await connect_to_cluster()
                 stack.push_async_callback(store.close)
@@ -201,6 +202,14 @@ def open_outbox(path: Path) -> Outbox:
     for warning in outbox.warnings:
         LOG.warning("%s", warning)
     return outbox
+
+
+def _prune(outbox: Outbox) -> None:
+    """Once a start: rows that were acknowledged a set age ago go. Without room for it, nothing goes."""
+    try:
+        outbox.prune()
+    except OutboxWriteFailed as error:
+        LOG.warning("old rows could not be pruned: %s", error)
 
 
 async def connect_to_cluster(

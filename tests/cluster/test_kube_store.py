@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from fencepost.kube.client import ApiClient
 from fencepost.kube.connection import connect, explicit
 from fencepost.kube.store import KubeStore
-from fencepost.ports import Answer, Applied, Cause, NewTask, Refused, StoreRefused, TaskStore
+from fencepost.ports import Cause, NewTask, Refused, StoreRefused
 from fencepost.protocol import upkeep
-from fencepost.protocol.mutation import Mutation, apply
+from fencepost.protocol.mutation import Mutation
 from fencepost.protocol.task import (
     Hold,
     Kind,
@@ -29,11 +26,9 @@ from fencepost.protocol.task import (
     TaskSpec,
     UnknownPolicy,
 )
-from tests.cluster.cluster import Cluster, cluster_of
-from tests.cluster.control_plane import ControlPlane
-from tests.conftest import CRDS
+from tests.cluster.cluster import Cluster
+from tests.cluster.kube_acting import applied, carried_out, claimed, new_task, refused
 from tests.kube.deciding import (
-    HOLDER,
     OTHER_HOLDER,
     OUTBOXES,
     claim_of,
@@ -75,34 +70,6 @@ async def worker(service_account: Callable[..., str], store_of: Stores) -> KubeS
 @pytest.fixture
 async def operator(service_account: Callable[..., str], store_of: Stores) -> KubeStore:
     return store_of(service_account("operator"))
-
-
-def applied(answer: Answer) -> Task:
-    assert isinstance(answer, Applied), answer
-    return answer.task
-
-
-def refused(answer: Answer) -> Cause:
-    assert isinstance(answer, Refused), answer
-    return answer.cause
-
-
-async def new_task(admin: TaskStore, name: str = "t", **spec: Any) -> Task:
-    key = ObjectKey(namespace=admin.namespace, name=name)
-    return applied(await admin.create(NewTask(key=key, spec=TaskSpec(**spec))))
-
-
-async def carried_out(store: TaskStore, task: Task, mutation: Mutation) -> Task:
-    """Writes it; the task afterwards is what the core makes of it, also for whoever reads it again."""
-    found = applied(await store.write(mutation))
-    assert found == replace(apply(task, mutation), version=found.version)
-    assert await store.task(task.key) == found
-    return found
-
-
-async def claimed(worker: TaskStore, task: Task, holder: str = HOLDER) -> Task:
-    mutation = claim_of(task, account=await worker.account(), holder=holder)
-    return await carried_out(worker, task, mutation)
 
 
 async def test_a_task_goes_through_everything_that_can_happen_to_it(
@@ -377,29 +344,3 @@ async def test_a_request_that_only_kubectl_lets_through_stops_nobody_else(
         await worker.task(candidates["odd"].key)
     assert await worker.unsettled_of_outbox(OUTBOXES[0]) == []
     assert [task.key.name for task in await admin.tasks()] == ["neighbour"]
-
-
-def crd_without(field: str) -> str:
-    """The CRD of an older release, whose receipts do not have that field."""
-    crd = yaml.safe_load((CRDS / "leasedtasks.yaml").read_text())
-    [version] = crd["spec"]["versions"]
-    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
-    receipt = status["properties"]["receipts"]["items"]
-    del receipt["properties"][field]
-    receipt["required"] = [name for name in receipt["required"] if name != field]
-    return yaml.safe_dump(crd)
-
-
-@pytest.mark.parametrize("field", ["fencingToken", "deviceTime"])
-async def test_a_field_that_an_older_schema_drops_is_named_and_is_no_success(
-    own_control_plane: ControlPlane, tmp_path: Path, field: str
-) -> None:
-    (tmp_path / "leasedtasks.yaml").write_text(crd_without(field))
-    cluster = cluster_of(own_control_plane)
-    cluster.install(tmp_path)
-    store = KubeStore(ApiClient(explicit(cluster.server, ca_file=cluster.ca_file, token=cluster.admin_token)))
-    task = await claimed(store, await new_task(store))
-    answer = await store.write(submit_of(task, device_time="2001-01-01T00:00:00Z"))
-    assert refused(answer) is Cause.SCHEMA
-    assert isinstance(answer, Refused) and f"status.receipts[-1].{field}" in answer.message
-    await store.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
@@ -22,25 +21,19 @@ from fencepost.kube.stored import what_was_not_kept
 from fencepost.protocol import lease, upkeep
 from fencepost.protocol.mutation import (
     Claim,
-    Heartbeat,
     Mutation,
     MutationRefused,
-    Release,
-    Requeue,
     Settle,
     Submit,
     apply,
 )
-from fencepost.protocol.submission import Submission, judge
 from fencepost.protocol.task import Kind, LeaseEnd, ObjectKey, Outcome, Reason, State, Task, TaskSpec
+from tests.kube.deciding import NOW, OUTBOXES, claim_of, heartbeat_of, release_of, requeue_of, submit_of
 from tests.kube.patching import Json, NotApplicable, patched
 
-NOW = "2026-11-30T13:00:00Z"
 KEY = ObjectKey(namespace="n", name="t")
 ACCOUNT = "system:serviceaccount:n:w"
-OUTBOXES = [f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "12"]
 FRESH = Task(key=KEY, uid="u-1", version="1", spec=TaskSpec(), created_at=NOW)
-KEYS = count()
 SUBMITS = [
     (Kind.ROW, Outcome.OK),
     (Kind.ROW, Outcome.OK),
@@ -54,46 +47,16 @@ SUBMITS = [
 def claim(task: Task, chance: random.Random) -> Mutation | None:
     if lease.why_not_claimable(task) is not None:
         return None
-    return Claim(
-        key=task.key,
-        uid=task.uid,
-        version=task.version,
-        token=task.token + 1,
-        holder=f"{chance.choice(OUTBOXES)}/{chance.choice('ab')}",
-        account=ACCOUNT,
-        outbox_mark="3 abc",
-        at=NOW,
-    )
+    return claim_of(task, account=ACCOUNT, holder=f"{chance.choice(OUTBOXES[:2])}/{chance.choice('ab')}")
 
 
 def heartbeat(task: Task, chance: random.Random) -> Mutation | None:
-    if not task.held:
-        return None
-    progress = chance.choice([None, "half way", ""])
-    return Heartbeat(
-        key=task.key,
-        uid=task.uid,
-        token=task.token,
-        holder=task.holder,
-        renewals=task.renewals,
-        at=NOW,
-        progress=progress,
-    )
+    return heartbeat_of(task, progress=chance.choice([None, "half way", ""])) if task.held else None
 
 
 def release(task: Task, chance: random.Random) -> Mutation | None:
-    if not task.held:
-        return None
-    return Release(
-        key=task.key,
-        uid=task.uid,
-        token=task.token,
-        holder=task.holder,
-        state=task.state,
-        failures=task.failures,
-        end=chance.choice(sorted(lease.ENDED_BY_WORKER)),
-        message=chance.choice(["", "it broke ~ / here"]),
-    )
+    end = chance.choice(sorted(lease.ENDED_BY_WORKER))
+    return release_of(task, end, message=chance.choice(["", "it broke ~ / here"])) if task.held else None
 
 
 def revoke(task: Task, chance: random.Random) -> Mutation | None:
@@ -103,35 +66,12 @@ def revoke(task: Task, chance: random.Random) -> Mutation | None:
 def submit(task: Task, chance: random.Random) -> Mutation | None:
     if not task.held or task.settled or task.count > 20:
         return None
-    kind, outcome = chance.choice([(Kind.ROW, Outcome.OK), *((Kind.RESULT, outcome) for outcome in Outcome)])
-    submission = Submission(
-        uid=task.uid,
-        idempotency_key=f"key-{next(KEYS)}",
-        kind=kind,
-        outcome=outcome,
-        value="" if outcome is Outcome.UNKNOWN else f"value-{next(KEYS)}",
-        recorded_by=ACCOUNT,
-        token=task.token,
-        holder=task.holder,
-        device_time=chance.choice(["", NOW]),
-    )
-    receipt = judge(task, submission).receipt
-    assert receipt is not None
-    return Submit(
-        key=task.key,
-        uid=task.uid,
-        token=task.token,
-        holder=task.holder,
-        state=task.state,
-        head=task.head,
-        receipt=receipt,
-    )
+    kind, outcome = chance.choice(SUBMITS)
+    return submit_of(task, kind=kind, outcome=outcome, device_time=chance.choice(["", NOW]))
 
 
 def requeue(task: Task, chance: random.Random) -> Mutation | None:
-    if task.hold is None:
-        return None
-    return Requeue(key=task.key, uid=task.uid, token=task.token, hold=task.hold, state=task.state)
+    return requeue_of(task) if task.hold is not None else None
 
 
 def settle(task: Task, chance: random.Random) -> Mutation | None:

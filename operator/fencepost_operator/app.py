@@ -269,6 +269,9 @@ async def run(options: Options, connection: Connection, *, client_type: type[Api
         address = f"{options.probe_host}:{options.probe_port}"
         logger.error("probes cannot be served on %s: %s", address, problem.strerror or problem)
         return EXIT_FAILED
+    except Exception:
+        logger.exception("defect: the operator cannot go on; please report this line")
+        return EXIT_FAILED
     return EXIT_DONE
 
 

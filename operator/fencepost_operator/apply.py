@@ -28,6 +28,9 @@ from fencepost_operator import paths
 from fencepost_operator.metrics import Metrics
 from fencepost_operator.observe import World
 
+FOR_A_PERSON: Final = frozenset({Cause.FORBIDDEN, Cause.ADMISSION, Cause.TOO_LARGE, Cause.SCHEMA})
+"""Refusals that no retry changes by itself: a person has to be told."""
+
 CERTAINTY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0)  # after that the key goes back to the queue, with backoff
 
 Json = Mapping[str, Any]

@@ -16,7 +16,7 @@ from fencepost.protocol.continuation import Seen, Step, is_wanted, next_step
 from fencepost.protocol.fanout import continuation_name
 from fencepost.protocol.job import ConditionStatus, Continuation, ContinuationRecord
 from fencepost_operator import paths
-from fencepost_operator.apply import WriteEnd, Writer, Written
+from fencepost_operator.apply import FOR_A_PERSON, WriteEnd, Writer, Written
 from fencepost_operator.cache import SeenJob
 from fencepost_operator.continuation_objects import ContinuationObjects, is_owned, objects_of, seen_in
 from fencepost_operator.decide import StallReason, Trouble, says_the_same, stalled, with_trouble
@@ -27,9 +27,6 @@ from fencepost_operator.queue import WorkQueue
 
 STEPS_MAX: Final = 8  # twice what it takes; a surprise goes back to the queue
 LATE_WRITE_SECONDS: Final = 40.0  # longer than the API server works on a request whose client has gone
-FOR_A_PERSON: Final = frozenset({Cause.FORBIDDEN, Cause.ADMISSION, Cause.TOO_LARGE, Cause.SCHEMA})
-
-Found = dict[str, Any]
 
 
 class Continuing:

@@ -16,7 +16,7 @@ from fencepost.ports import Answer, Applied, Cause, Refused
 from fencepost.protocol import fanout
 from fencepost.protocol.job import Branch, Job, JobStatus
 from fencepost.protocol.join import Child, JoinPlan, Standing
-from fencepost_operator.apply import Writer, Written
+from fencepost_operator.apply import FOR_A_PERSON, Writer, Written
 from fencepost_operator.cache import SeenJob
 from fencepost_operator.decide import StallReason, Trouble, plan_job
 from fencepost_operator.keys import Key
@@ -27,7 +27,6 @@ from fencepost_operator.queue import WorkQueue
 
 CREATES_AT_ONCE: Final = 16  # of one job; the client bounds what all jobs together have in flight
 CREATES_OF_ONE_LOOK: Final = 256  # so that the progress of a large job is seen while it is fanned out
-FOR_A_PERSON: Final = frozenset({Cause.FORBIDDEN, Cause.ADMISSION, Cause.TOO_LARGE, Cause.SCHEMA})
 
 Children = dict[str, Child]
 Result = TypeVar("Result")

@@ -22,7 +22,7 @@ class Options:
     probe_host: str = "0.0.0.0"
     probe_port: int = 8080
     resync_seconds: float = 300.0
-    hands: int = 8
+    hands: int = 16
     log_level: str = "info"
     give_up_seconds: float = 0.0
 
@@ -100,7 +100,7 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
 @click.option(
     "--hands",
     type=click.IntRange(1, 64),
-    default=8,
+    default=16,
     show_default=True,
     help="How many objects are worked on at a time.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from fencepost.protocol.fanout import continuation_name
 from fencepost.protocol.job import ConditionStatus, Job
 from tests.cluster.cluster import Cluster
+from tests.handlers.crashing_operator import CRASHED, WHERE
 from tests.handlers.place import AFTER, Place
 
+CRASHING = ("-m", "tests.handlers.crashing_operator")
 BATCH = "/apis/batch/v1"
 
 
@@ -127,18 +130,38 @@ async def test_a_template_that_the_server_refuses_is_told_with_its_sentence(plac
 
 
 async def test_one_that_is_deleted_before_it_was_started_is_told_and_not_made_again(place: Place) -> None:
+    """Killed when its UID was recorded, the fifth write, and not yet started."""
+    environment = os.environ | {WHERE: "5 after"}
+    with place.operator(program=CRASHING, environment=environment) as operator:
+        job = place.make_job("j", "a", continuation={"template": AFTER})
+        await place.settle_all(job)
+        await place.until(lambda: operator.exit_code is not None, "it was killed")
+        assert operator.exit_code == CRASHED
+    record = place.job("j").status.continuation
+    assert record is not None
+    assert not record.started
+    place.delete("leasedtasks", record.name)
+    with place.operator():
+        await place.until(stalled_for(place, "j", "ContinuationLost"), "the loss is told")
+        other = place.make_job("other", "a")
+        await place.settle_all(other)
+        await place.until_joined("other")
+    assert place.task(record.name) is None
+    assert place.job("j").status.continuation == record
+
+
+async def test_one_that_was_started_and_is_gone_is_not_started_again(place: Place) -> None:
     job = place.make_job("j", "a", continuation={"template": AFTER})
     with place.operator():
         await place.settle_all(job)
-        joined = await place.until_continued("j")
-    record = joined.status.continuation
+        record = (await place.until_continued("j")).status.continuation
     assert record is not None
     place.delete("leasedtasks", record.name)
     with place.operator():
         other = place.make_job("other", "a")
         await place.settle_all(other)
         await place.until_joined("other")
-        assert place.task(record.name) is None  # started and gone is not started again
+    assert place.task(record.name) is None
 
 
 async def test_a_late_duplicate_of_it_is_deleted_while_it_is_suspended(place: Place) -> None:

@@ -5,8 +5,8 @@ not compare again inside the write. Three sources feed it, and none of them may 
 good. An *event* comes in the order of its object's life, so it is always taken; but while the answer to a
 write of ours is known and its event is still on the way, older events are passed over (for a few seconds,
 lest a lost event blind us). An *answer* or a *read* is taken only if nothing else has touched the object
-since it was asked for. Resource versions are compared for equality alone: a restored etcd counts from
-further back.
+since it was asked for. Which of two versions is older is asked only in those seconds: a restored etcd counts
+from further back, and must not be disbelieved for longer.
 
 Children are found by their derived names, so a task that somebody made under the name of a branch is found
 too, and told apart.
@@ -249,7 +249,8 @@ class Cache:
         if seen.version == version:
             seen.awaited = ""
             return False
-        return not (seen.awaited and self._clock() < seen.awaited_until)
+        awaits = bool(seen.awaited) and self._clock() < seen.awaited_until
+        return not awaits or is_newer(version, seen.awaited)
 
     def _put_task(self, task: Task) -> SeenTask:
         place = (task.key.namespace, task.key.name)
@@ -319,6 +320,12 @@ class Cache:
         seen = self._jobs.pop(place)
         for name in seen.names:
             self._job_of_name.pop((place[0], name), None)
+
+
+def is_newer(version: str, other: str) -> bool:
+    """Whether a resource version is certainly newer than another of the same object."""
+    decimal = version.isdecimal() and other.isdecimal()
+    return decimal and int(version) > int(other)
 
 
 def _derived_names(job: Job) -> dict[str, str | None]:

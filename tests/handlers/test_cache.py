@@ -58,11 +58,20 @@ class TestNoWayBackInTime:
         assert not cache.task_event(written)  # the event of the write itself
         assert cache.task_event(a_task(version="4"))  # and from then on all count
 
-    def test_a_lost_event_blinds_for_seconds_only(self, cache: Cache, clock: MovableClock) -> None:
-        cache.task_answer(claimed(a_task(), version="3"), asked=clock.now, written=True)
-        assert not cache.task_event(a_task(version="4"))
+    def test_a_newer_one_is_taken_though_the_event_of_our_write_never_came(
+        self, cache: Cache, clock: MovableClock
+    ) -> None:
+        cache.task_answer(claimed(a_task(), version="9"), asked=clock.now, written=True)
+        assert cache.task_event(a_task(version="10"))
+
+    @pytest.mark.parametrize("versions", [("300", "4"), ("x", "y")])
+    def test_where_versions_do_not_tell_it_blinds_for_seconds_only(
+        self, cache: Cache, clock: MovableClock, versions: tuple[str, str]
+    ) -> None:
+        cache.task_answer(claimed(a_task(), version=versions[0]), asked=clock.now, written=True)
+        assert not cache.task_event(a_task(version=versions[1]))
         clock.now += AWAIT_EVENT_SECONDS
-        assert cache.task_event(a_task(version="5"))
+        assert cache.task_event(a_task(version=versions[1]))
 
     def test_an_answer_that_an_event_has_overtaken_is_not_taken(
         self, cache: Cache, clock: MovableClock

@@ -152,7 +152,7 @@ def by_workers_in_one_process(stage: Stage, namespace: str, token: str) -> None:
         for store in stores:
             await store.close()
 
-    profile = cProfile.Profile() if PROFILE else contextlib.nullcontext()
+    profile = cProfile.Profile(time.process_time) if PROFILE else contextlib.nullcontext()
     with profile:
         asyncio.run(work())
     if isinstance(profile, cProfile.Profile):

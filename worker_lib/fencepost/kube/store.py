@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -35,6 +36,7 @@ Read = TypeVar("Read")
 GROUP_PATH: Final = f"/apis/{names.API_VERSION}"
 SELF_SUBJECT_REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 PAGE_SIZE: Final = 250  # whole tasks: a page of the largest ones is some 50 MB, one of usual ones 250 kB
+JOBS_REMEMBERED_MAX: Final = 8  # the largest has some 500 kB; a worker mostly has one job at a time
 
 
 def collection_path(resource: str, namespace: str) -> str:
@@ -58,6 +60,7 @@ class KubeStore:
         self._client = client
         self._now = now or _wall_clock
         self._account = ""
+        self._jobs: dict[ObjectKey, Job] = {}  # the oldest read first
 
     @classmethod
     def of(cls, connection: Connection) -> KubeStore:
@@ -125,8 +128,17 @@ class KubeStore:
         return await self._read(names.LEASED_TASKS, key, task_from_object)
 
     async def job(self, key: ObjectKey) -> Job | None:
-        """The job as it is now, past every cache; None if there is none."""
-        return await self._read(names.FAN_OUT_JOBS, key, job_from_object)
+        """The job as it is now, past every cache; None if there is none.
+
+        Only the reading of its spec is spared where that cannot have changed since the last time.
+        """
+        known = self._jobs.pop(key, None)
+        job = await self._read(names.FAN_OUT_JOBS, key, partial(job_from_object, known=known))
+        if job is not None:
+            self._jobs[key] = job
+            if len(self._jobs) > JOBS_REMEMBERED_MAX:
+                del self._jobs[next(iter(self._jobs))]
+        return job
 
     async def create(self, new: NewTask) -> Answer:
         """Create the task. `Refused(EXISTS)` if the name is taken, by whatever task."""

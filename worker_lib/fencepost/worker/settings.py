@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-# Candidates of one list. More would cost the store more than they save: with several workers a page is stale
-# after a handful of claims.
+# Candidates of one list. One worker saves nothing by more of them.
 PAGE: Final = 64
+# So many times as many after a page of which others won claims: a larger page is shared with fewer of them.
+SHARED_PAGES: Final = 4
 # Claims of one page that others won before it counts as stale and is listed again.
 LOST_CLAIMS_MAX: Final = 3
 # A read of a job may be shared by the tasks of a page for this long.

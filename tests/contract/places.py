@@ -10,6 +10,7 @@ from typing import Any
 
 from fencepost.kube.connection import connect
 from fencepost.kube.store import KubeStore
+from fencepost.local.embedded import EmbeddedStore
 from fencepost.local.store import LocalStore
 from fencepost.ports import Applied, NewTask, TaskStore
 from fencepost.protocol.payload import request_text
@@ -63,32 +64,28 @@ class Place:
             await store.close()
 
 
-@asynccontextmanager
-async def memory() -> AsyncIterator[Place]:
-    store = MemoryStore()
-    yield Place(
-        name="memory",
+def embedded_place(name: str, store: EmbeddedStore, opened: Callable[[], TaskStore]) -> Place:
+    """An embedded store has no rights to divide: everybody is one."""
+    return Place(
+        name=name,
         namespace=store.namespace,
-        open=lambda: store,
+        open=opened,
         server=store,
         producer=store,
         delete=store.delete_task,
-        suspend=lambda name: store.set_suspended(name, suspend=True),
+        suspend=lambda task: store.set_suspended(task, suspend=True),
     )
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[Place]:
+    store = MemoryStore()
+    yield embedded_place("memory", store, lambda: store)
 
 
 @asynccontextmanager
 async def sqlite(folder: Path) -> AsyncIterator[Place]:
-    server = LocalStore(folder / "store.db")
-    place = Place(
-        name="sqlite",
-        namespace=server.namespace,
-        open=lambda: LocalStore(folder / "store.db"),
-        server=server,
-        producer=server,
-        delete=server.delete_task,
-        suspend=lambda name: server.set_suspended(name, suspend=True),
-    )
+    place = embedded_place("sqlite", LocalStore(folder / "store.db"), lambda: LocalStore(folder / "store.db"))
     try:
         yield place
     finally:

@@ -125,7 +125,7 @@ HEARTBEAT_TRIES = [
             who="w1",
             write=lambda world, task, steps=steps: and_then(patch_of(world.heartbeat(task)), *steps),
             refused=refused,
-            or_else="a lease is taken over by a claim" if "holder" in name else HEARTBEAT,
+            or_else=HEARTBEAT,
         )
         for name, steps, refused in (
             ("of two renewals", [setting(annotation("renewals"), "2")], HEARTBEAT),

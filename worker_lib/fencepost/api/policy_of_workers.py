@@ -38,8 +38,7 @@ _VARIABLES: Final = (
     Variable(
         name="verb",
         expression="variables.tokenText != variables.oldTokenText ? 'claim' : "
-        "variables.holder == variables.oldHolder ? 'heartbeat' : "
-        "variables.holder == '' ? 'release' : 'steal'",
+        "variables.oldHolder != '' && variables.holder == '' ? 'release' : 'heartbeat'",
     ),
 )
 
@@ -90,10 +89,6 @@ _VALIDATIONS: Final = (
     Validation(
         expression=f"variables.verb != 'release' || variables.end in {words(WORKER_ENDS)}",
         message=f"a worker ends its lease as one of {', '.join(WORKER_ENDS)}",
-    ),
-    Validation(
-        expression="variables.verb != 'steal'",
-        message="a lease is taken over by a claim, once it has ended",
     ),
 )
 

@@ -220,6 +220,8 @@ _JOB_STATUS: Final = (
     ),
 )
 
+# Where status has a default, removing it is a reset, which the rules above refuse once there is something to
+# lose; this one holds without the default, too.
 _STATUS_STAYS: Final = Rule(
     rule="!has(oldSelf.status) || has(self.status)", message="status may not be removed"
 )

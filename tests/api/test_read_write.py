@@ -17,8 +17,10 @@ from fencepost.api.read import (
     Unreadable,
     candidate_from_metadata,
     job_from_object,
+    job_spec,
     last_lease,
     task_from_object,
+    task_spec,
 )
 from fencepost.api.write import (
     job_status_object,
@@ -351,9 +353,6 @@ WRONG_TASKS: list[tuple[str, Any, str]] = [
     ("spec>priority", True, "spec.priority: expected a whole number, got True"),
     ("spec>suspend", 1, "spec.suspend: expected true or false, got 1"),
     ("spec>unknownPolicy", "Retry", "spec.unknownPolicy: expected Hold or Reclaim, got 'Retry'"),
-    ("spec>request", [1], "spec.request: a request is a JSON object"),
-    ("spec>request", {"n": 2**53}, "LeasedTask n/t: spec.request: not representable as canonical JSON"),
-    ("spec>request", {"x": "y" * 66_000}, "spec.request: the request takes 66"),
     ("status>state", "Done", "status.state: expected Open or Unknown or Succeeded or Failed or Cancelled"),
     ("status>receipts", {}, None),
     ("status>receipts", ["x"], "status.receipts: expected a list of objects"),
@@ -372,6 +371,33 @@ def test_a_task_that_cannot_be_read_says_where(path: str, value: Any, sentence: 
     with pytest.raises(Unreadable) as refused:
         task_from_object(whole)
     assert sentence in str(refused.value)
+
+
+UNFIT_REQUESTS: list[tuple[Any, str]] = [
+    ([1], "a request is a JSON object"),
+    ({"n": 2**53}, "not representable as canonical JSON"),
+    ({"x": "y" * 66_000}, "the request takes 66"),
+    (json.loads('{"a":' * 900 + "1" + "}" * 900), "nested deeper than 64 levels"),
+]
+
+
+@pytest.mark.parametrize(("request_object", "sentence"), UNFIT_REQUESTS)
+def test_a_stored_task_is_read_without_a_request_that_nobody_can_keep(
+    request_object: Any, sentence: str
+) -> None:
+    found = task_from_object(put(task_view(FULL), "spec>request", request_object))
+    assert found.spec.request_problem.startswith(sentence)
+    assert replace(found, spec=replace(found.spec, request_problem="")) == replace(
+        FULL, spec=replace(FULL.spec, request="{}")
+    )
+
+
+@pytest.mark.parametrize(("request_object", "sentence"), UNFIT_REQUESTS)
+def test_such_a_request_is_refused_where_a_spec_comes_in(request_object: Any, sentence: str) -> None:
+    with pytest.raises(Unreadable, match=f"spec.request: {sentence}"):
+        task_spec({"request": request_object})
+    with pytest.raises(Unreadable, match=rf"spec.branches\[0\].request: {sentence}"):
+        job_spec({"branches": [{"name": "a", "request": request_object}]})
 
 
 FULL_JOB = replace(

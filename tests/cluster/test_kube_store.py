@@ -11,7 +11,7 @@ import pytest
 from fencepost.kube.client import ApiClient
 from fencepost.kube.connection import connect, explicit
 from fencepost.kube.store import KubeStore
-from fencepost.ports import Cause, NewTask, Refused, StoreRefused
+from fencepost.ports import Applied, Cause, NewTask, Refused, StoreRefused
 from fencepost.protocol import upkeep
 from fencepost.protocol.mutation import Mutation
 from fencepost.protocol.task import (
@@ -325,9 +325,15 @@ DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 
 
 @pytest.mark.parametrize(
-    ("request_text", "said"), [('{"n": 9007199254740993}', "safe integer"), (DEEP, "nested deeper")]
+    ("request_text", "said"),
+    [
+        ('{"n": 9007199254740993}', "safe integer"),
+        (DEEP, "nested deeper"),
+        ('{"x": "%s"}' % ("y" * 66_000), "over the limit"),
+    ],
+    ids=["inexact", "deep", "large"],
 )
-async def test_a_request_that_only_kubectl_lets_through_stops_nobody_else(
+async def test_a_request_that_only_kubectl_lets_through_is_a_problem_of_its_own_task(
     cluster: Cluster, admin: KubeStore, worker: KubeStore, request_text: str, said: str
 ) -> None:
     await new_task(admin, "neighbour", queue="q")
@@ -338,9 +344,10 @@ async def test_a_request_that_only_kubectl_lets_through_stops_nobody_else(
     cluster.kubectl("create", "--namespace", admin.namespace, "-f", "-", input=manifest)
     candidates = {candidate.key.name: candidate for candidate in await worker.claimable("q", 10)}
     answer = await worker.write(claim_of(candidates["odd"], account=await worker.account()))
-    assert refused(answer) is Cause.ADMISSION
-    assert isinstance(answer, Refused) and said in answer.message
-    with pytest.raises(StoreRefused, match=said):
-        await worker.task(candidates["odd"].key)
-    assert await worker.unsettled_of_outbox(OUTBOXES[0]) == []
-    assert [task.key.name for task in await admin.tasks()] == ["neighbour"]
+    assert isinstance(answer, Applied), answer
+    assert (answer.task.spec.request, answer.task.token) == ("{}", 1)
+    assert said in answer.task.spec.request_problem
+    assert await worker.task(candidates["odd"].key) == answer.task
+    assert await worker.unsettled_of_outbox(OUTBOXES[0]) == [answer.task]
+    listed = {task.key.name: task.spec.request_problem for task in await admin.tasks()}
+    assert listed["neighbour"] == "" and said in listed["odd"]

@@ -143,6 +143,15 @@ def test_a_child_is_ours_by_owner_branch_and_spec() -> None:
         assert not is_ours(stranger, wanted)
 
 
+def test_a_child_whose_request_cannot_be_read_is_not_the_child_that_asks_for_nothing() -> None:
+    job = a_job()
+    nothing = replace(job.spec.branches[0], request="{}")
+    wanted = child_task(job, nothing)
+    ours = with_spec(task_of(job, "north"), request="{}")
+    assert is_ours(ours, wanted)
+    assert not is_ours(with_spec(ours, request_problem="nested deeper than 64 levels"), wanted)
+
+
 @pytest.mark.parametrize("change", [{"suspend": True}, {"priority": 0}])
 def test_what_a_person_may_change_leaves_a_child_ours(change: dict[str, Any]) -> None:
     job = a_job()

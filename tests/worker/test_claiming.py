@@ -6,9 +6,12 @@ import pytest
 
 from fencepost import Worker
 from fencepost.ports import Answer, Cause, Refused, StoreRefused, StoreUnavailable
+from fencepost.protocol.drain import RowStatus
+from fencepost.protocol.job import Job
 from fencepost.protocol.mutation import Claim, Mutation, Release
-from fencepost.protocol.task import Hold, LeaseEnd, State
+from fencepost.protocol.task import Hold, LeaseEnd, Outcome, State
 from fencepost.testing.memory import MemoryStore
+from fencepost.worker.bare_lease import claim_one
 from fencepost.worker.failures import NoAccess, SchemaTooOld, TryAgainLater
 from tests.worker.scene import Scene, echo, forbidden, other_holder
 
@@ -282,3 +285,39 @@ async def _worked_with_clock(scene: Scene, worker: Worker, clock: object) -> Non
             clock=clock,  # type: ignore[arg-type]
         )
         await Loop(place, worker.handlers).run()
+
+
+async def test_a_task_whose_request_cannot_be_read_is_rejected_and_not_executed(scene: Scene) -> None:
+    scene.store.put("q", name="odd", request_problem="nested deeper than 64 levels")
+    tally = await scene.work(forbidden())
+    odd = scene.store.look("odd")
+    assert (odd.state, odd.token, odd.failures) == (State.FAILED, 1, 0)
+    value = "the request cannot be read: nested deeper than 64 levels"
+    assert odd.settling_receipt is not None and odd.settling_receipt.value == value
+    assert [(row.outcome, row.value, row.status) for row in scene.rows()] == [
+        (Outcome.REJECTED, value, RowStatus.ACKNOWLEDGED)
+    ]
+    assert tally["ACCEPTED"] == 1
+
+
+async def test_a_bare_claim_rejects_it_on_the_way_to_the_next(scene: Scene) -> None:
+    scene.store.put("q", name="odd", request_problem="it is over the limit")
+    scene.store.put("q", name="plain")
+    claimed = await claim_one(scene.store, "q", holder=other_holder())
+    assert claimed is not None and claimed.key.name == "plain"
+    assert scene.store.look("odd").state is State.FAILED
+
+
+async def test_a_job_that_cannot_be_read_stops_no_other_task(scene: Scene) -> None:
+    await scene.job("job", "a")
+    plain = scene.store.put("q", name="plain")
+
+    async def unreadable(key: object) -> Job | None:
+        raise StoreRefused(f"FanOutJob {key}: spec.branches[0].request: nested deeper", Cause.SCHEMA)
+
+    scene.store.job = unreadable  # type: ignore[method-assign, assignment]
+    await scene.work(echo())
+    assert scene.store.look(plain.key.name).state is State.SUCCEEDED
+    (child,) = (task for task in await scene.store.tasks() if task.owner)
+    assert child.last_lease is not None and child.last_lease.end is LeaseEnd.UNWANTED
+    assert (child.hold, child.failures) == (Hold.BACKOFF, 1)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from fencepost.protocol import fencing
-from fencepost.protocol.payload import PayloadRefused
+from fencepost.protocol.payload import PayloadRefused, request_text
 
 Fields = Mapping[str, Any]
 Word = TypeVar("Word", bound=StrEnum)
@@ -25,6 +25,11 @@ class Wrong(Exception):  # noqa: N818 - what it becomes once the object is known
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
+        self.problem = problem
+
+
+class UnfitRequest(Wrong):
+    """A request that cannot be kept exactly, or is too large."""
 
 
 def canonical(parse: Callable[[Any], Value], value: object, where: str) -> Value:
@@ -33,6 +38,14 @@ def canonical(parse: Callable[[Any], Value], value: object, where: str) -> Value
         return parse(value)
     except (fencing.NotCanonical, PayloadRefused) as refused:
         raise Wrong(where, str(refused)) from None
+
+
+def request_of(fields: Fields, where: str) -> str:
+    """The canonical text of the request, `{}` if there is none. Raises `UnfitRequest`."""
+    try:
+        return request_text(fields.get("request", NOTHING))
+    except PayloadRefused as refused:
+        raise UnfitRequest(where, str(refused)) from None
 
 
 def object_of(fields: Fields, name: str, where: str, default: Fields | None = None) -> Fields:

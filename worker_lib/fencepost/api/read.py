@@ -2,12 +2,15 @@
 
 This is the hot path of worker and operator: plain look-ups, no models. The schema and the policies have
 checked what is stored, so a field that is absent has its default; what they cannot have let through is
-refused as `Unreadable`, in a sentence that names the object and the field. Nothing is guessed.
+refused as `Unreadable`, in a sentence that names the object and the field. Nothing is guessed. But a stored
+task whose request cannot be kept exactly (no schema looks into it) is read without it, with
+`request_problem`: it has to be claimed, revoked and settled as any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,6 +18,7 @@ from fencepost.api import names
 from fencepost.api.fields import (
     NOTHING,
     Fields,
+    UnfitRequest,
     Value,
     Wrong,
     canonical,
@@ -25,10 +29,11 @@ from fencepost.api.fields import (
     optional_number_of,
     optional_text_of,
     optional_word_of,
+    request_of,
     text_of,
     word_of,
 )
-from fencepost.protocol import fencing
+from fencepost.protocol import fencing, limits
 from fencepost.protocol.job import (
     Branch,
     BranchRecord,
@@ -45,7 +50,7 @@ from fencepost.protocol.job import (
     JoinPolicy,
     Snapshot,
 )
-from fencepost.protocol.payload import canonical_json, request_text
+from fencepost.protocol.payload import canonical_json
 from fencepost.protocol.task import (
     Candidate,
     DedupScope,
@@ -63,6 +68,7 @@ from fencepost.protocol.task import (
     Task,
     TaskSpec,
     UnknownPolicy,
+    cut_to_bytes,
 )
 
 DEFAULT: Final = TaskSpec()
@@ -74,7 +80,7 @@ class Unreadable(ValueError):  # noqa: N818 - the sentence a reader sees
 
 
 def task_from_object(whole: Fields) -> Task:
-    """The task that a LeasedTask object is. Raises `Unreadable`."""
+    """The task that a LeasedTask object is. Raises `Unreadable`, but for its request (`request_problem`)."""
     return _read(_task, names.LEASED_TASK, whole)
 
 
@@ -132,7 +138,7 @@ def _task(whole: Fields) -> Task:
         key=_key(metadata),
         uid=text_of(metadata, "uid", "metadata.uid"),
         version=text_of(metadata, "resourceVersion", "metadata.resourceVersion"),
-        spec=_task_spec(object_of(whole, "spec", "spec")),
+        spec=_stored_task_spec(object_of(whole, "spec", "spec")),
         token=_token(annotations),
         holder=text_of(annotations, names.HOLDER, names.HOLDER, ""),
         account=text_of(annotations, names.HOLDER_ACCOUNT, names.HOLDER_ACCOUNT, ""),
@@ -167,11 +173,19 @@ def _candidate(whole: Fields) -> Candidate:
     )
 
 
+def _stored_task_spec(spec: Fields) -> TaskSpec:
+    try:
+        return _task_spec(spec)
+    except UnfitRequest as unfit:
+        readable = _task_spec({**spec, "request": NOTHING})
+        return replace(readable, request_problem=cut_to_bytes(unfit.problem, limits.ERROR_TEXT_BYTES_MAX))
+
+
 def _task_spec(spec: Fields) -> TaskSpec:
     retry = object_of(spec, "retryPolicy", "spec.retryPolicy", NOTHING)
     return TaskSpec(
         queue=text_of(spec, "queue", "spec.queue", DEFAULT.queue),
-        request=canonical(request_text, spec.get("request", NOTHING), "spec.request"),
+        request=request_of(spec, "spec.request"),
         priority=number_of(spec, "priority", "spec.priority", DEFAULT.priority),
         suspend=flag_of(spec, "suspend", "spec.suspend"),
         lease_duration_seconds=number_of(
@@ -282,8 +296,7 @@ def _job_spec(spec: Fields) -> JobSpec:
 
 
 def _branch(entry: Fields, where: str) -> Branch:
-    request = canonical(request_text, entry.get("request", NOTHING), f"{where}.request")
-    return Branch(name=text_of(entry, "name", where), request=request)
+    return Branch(name=text_of(entry, "name", where), request=request_of(entry, f"{where}.request"))
 
 
 def _continuation(spec: Fields) -> Continuation | None:

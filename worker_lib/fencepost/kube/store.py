@@ -221,8 +221,7 @@ def _applied(kept: Json, difference: str | None) -> Answer:
     try:
         return Applied(task=task_from_object(kept))
     except Unreadable as problem:
-        # A request that only `kubectl` lets through. It is of this one task, so no reason to stop for.
-        return Refused(cause=Cause.ADMISSION, message=f"nobody can work on what was stored: {problem}")
+        return Refused(cause=Cause.SCHEMA, message=str(problem))
 
 
 def _items(result: Result, what: str) -> list[Json]:

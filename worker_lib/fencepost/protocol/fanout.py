@@ -71,7 +71,8 @@ def child_task(job: Job, branch: Branch) -> ChildTask:
 def is_ours(task: Task, wanted: ChildTask) -> bool:
     """Whether the object under a child's name is that child: same owner, branch and spec.
 
-    Suspension and priority may have been changed by a person, and stay out of the comparison.
+    Suspension and priority may have been changed by a person, and stay out of the comparison. One whose
+    request cannot be read is never ours, for a branch's request can.
     """
     same_spec = replace(task.spec, suspend=wanted.spec.suspend, priority=wanted.spec.priority) == wanted.spec
     return task.owner == wanted.owner and task.branch == wanted.branch and same_spec

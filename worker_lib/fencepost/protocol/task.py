@@ -125,10 +125,16 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What is asked for. `request` is the canonical JSON text of the request object."""
+    """What is asked for. `request` is the canonical JSON text of the request object.
+
+    `request_problem` is the sentence that says why a stored request cannot be read, for the API server keeps
+    requests that nobody can keep exactly. The request is `{}` then, and nobody works on it: the worker that
+    claims such a task rejects it.
+    """
 
     queue: str = "default"
     request: str = "{}"
+    request_problem: str = ""
     priority: int = limits.PRIORITY_DEFAULT
     suspend: bool = False
     lease_duration_seconds: int = limits.LEASE_SECONDS_DEFAULT

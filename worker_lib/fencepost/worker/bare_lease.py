@@ -30,6 +30,7 @@ from fencepost.protocol.task import GENESIS, Candidate, Kind, LeaseEnd, ObjectKe
 from fencepost.worker.clock import time_of_day
 from fencepost.worker.failures import SchemaTooOld
 from fencepost.worker.handing_in import Judged, NotNow, Unacceptable, hand_in
+from fencepost.worker.outcomes import value_for_unreadable_request
 from fencepost.worker.settings import PAGE, retry_seconds
 
 TRIES_MAX: Final = 9  # of one write whose fate is uncertain: about 40 seconds with its pauses
@@ -111,7 +112,8 @@ def _token(fields: Mapping[str, Any]) -> int:
 async def claim_one(store: TaskStore, queue: str, *, holder: str) -> Task | None:
     """Claim one task that is wanted; None if there is nothing to claim.
 
-    Raises `StoreUnavailable`, `StoreRefused` or `SchemaTooOld`.
+    One whose request cannot be read is rejected on the way, as by a worker. Raises `StoreUnavailable`,
+    `StoreRefused` or `SchemaTooOld`.
     """
     account = await store.account()
     candidates = list(await store.claimable(queue, PAGE))
@@ -119,9 +121,14 @@ async def claim_one(store: TaskStore, queue: str, *, holder: str) -> Task | None
         task = await _claim(store, candidates.pop(0), holder=holder, account=account)
         if task is None:
             continue
-        if not await _is_unwanted(store, task):
+        if await _is_unwanted(store, task):
+            message = "its job is gone or has recorded the branch"
+            await let_go(store, _lease_of(task), LeaseEnd.UNWANTED, message)
+        elif problem := task.spec.request_problem:
+            value = value_for_unreadable_request(problem)
+            await submit(store, _lease_of(task), kind=Kind.RESULT, outcome=Outcome.REJECTED, value=value)
+        else:
             return task
-        await let_go(store, _lease_of(task), LeaseEnd.UNWANTED, "its job is gone or has recorded the branch")
     return None
 
 

@@ -21,7 +21,7 @@ from fencepost.worker.handler import Handler, RequestUnfit, ResultUnfit
 from fencepost.worker.handler_thread import in_thread
 from fencepost.worker.holding import Holding
 from fencepost.worker.lease import Lease
-from fencepost.worker.outcomes import LeaseOver, OutcomeUnknown, Rejected
+from fencepost.worker.outcomes import LeaseOver, OutcomeUnknown, Rejected, value_for_unreadable_request
 from fencepost.worker.workplace import LOG, Workplace
 
 
@@ -45,7 +45,12 @@ Ending = Done | NotDone
 
 
 async def execute(place: Workplace, handler: Handler, holding: Holding, lease: Lease) -> Ending:
-    """Run the handler to its end. Raises `GraceOver` if it does not end within the worker's grace."""
+    """Run the handler to its end. Raises `GraceOver` if it does not end within the worker's grace.
+
+    A request that cannot be read is rejected instead: no retry would change that.
+    """
+    if problem := holding.task.spec.request_problem:
+        return Done(outcome=Outcome.REJECTED, value=value_for_unreadable_request(problem))
     try:
         positional, named = handler.arguments(holding.task.spec.request, lease)
     except RequestUnfit as unfit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fencepost.ports import Cause, StoreRefused
 from fencepost.protocol.fanout import JOB_KIND
 from fencepost.protocol.job import Job
 from fencepost.protocol.join import is_recorded
@@ -35,7 +36,12 @@ class JobCheck:
         if task.owner is None or task.owner.kind != JOB_KIND:
             return False
         key = ObjectKey(namespace=task.key.namespace, name=task.owner.name)
-        job = await self._job(key, listed)
+        try:
+            job = await self._job(key, listed)
+        except StoreRefused as refused:
+            if refused.cause is not Cause.SCHEMA:
+                raise
+            return True  # nobody can read the job, so nobody records the branch; the other tasks go on
         return is_recorded(job, job_uid=task.owner.uid, branch=task.branch or "")
 
     async def _job(self, key: ObjectKey, listed: float) -> Job | None:

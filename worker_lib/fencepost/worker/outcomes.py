@@ -27,3 +27,8 @@ class OutcomeUnknown(Exception):  # noqa: N818 - the field's word for the outcom
 
 class LeaseOver(Exception):  # noqa: N818 - what happened, not a failure of ours
     """`lease.check()`: the lease is lost, or the worker was told to stop. Let it pass through."""
+
+
+def value_for_unreadable_request(problem: str) -> str:
+    """The value of `Rejected` for a task that nobody can work on, because its request cannot be read."""
+    return f"the request cannot be read: {problem}"

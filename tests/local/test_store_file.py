@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.local import store as store_module
+from fencepost.local.locking import FileLock
 from fencepost.local.store import LocalStore
 from fencepost.ports import Answer, Applied, Cause, NewTask, Refused, StoreRefused, Unanswered
 from fencepost.protocol.task import ObjectKey, TaskSpec
@@ -31,7 +32,7 @@ async def test_every_commit_is_synced(tmp_path: Path) -> None:
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")
         )
 
-    assert store._thread.submit(settings, store._connection).result() == (2, "wal")
+    assert settings(store._connection) == (2, "wal")
     store.close_now()
 
 
@@ -90,7 +91,7 @@ async def test_a_full_disk_refuses_the_write_and_keeps_what_is_there(tmp_path: P
         used = store._connection.execute("PRAGMA page_count").fetchone()[0]
         return int(store._connection.execute(f"PRAGMA max_page_count = {used + pages}").fetchone()[0])
 
-    store._thread.submit(limit, 0).result()
+    limit(0)
     answer: Answer = Applied(task=(await store.tasks())[0])
     for number in range(200):
         answer = await store.create(new(f"t{number}"))
@@ -100,7 +101,7 @@ async def test_a_full_disk_refuses_the_write_and_keeps_what_is_there(tmp_path: P
     assert answer.cause is Cause.OVERLOADED
     assert "full" in answer.message
     stored = len(await store.tasks())
-    store._thread.submit(limit, 1000).result()
+    limit(1000)
     assert isinstance(await store.create(new("after")), Applied)
     assert len(await store.tasks()) == stored + 1
     store.close_now()
@@ -191,4 +192,16 @@ def test_what_was_answered_is_there_after_a_kill(tmp_path: Path) -> None:
     task = asyncio.run(store.task(new("a").key))
     assert task is not None
     assert [receipt.idempotency_key for receipt in task.receipts] == ["k"]
+    store.close_now()
+
+
+async def test_a_transaction_waits_for_whoever_has_the_file(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store.db")
+    lock = FileLock(tmp_path / "store.db.lock")
+    with lock.alone():
+        waiting = asyncio.create_task(store.create(new("a")))
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+    assert isinstance(await waiting, Applied)
+    lock.close()
     store.close_now()

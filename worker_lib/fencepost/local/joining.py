@@ -38,11 +38,7 @@ def follow_up(ledger: Ledger) -> None:
     while ledger.to_join:
         namespace, owner = ledger.to_join.pop()
         key = ObjectKey(namespace=namespace, name=owner.name)
-        job = ledger.shelf.job(key)
-        if job is None or job.uid != owner.uid or job.joined:
-            continue
-        more_to_make = job.status.created < len(job.spec.branches)
-        if more_to_make or not ledger.shelf.has_open_child(job.uid):
+        if ledger.shelf.may_join(key, owner.uid):
             reconcile(ledger, key)
 
 

@@ -37,13 +37,31 @@ class FileLock:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the lock with nobody beside us, waiting as long as it takes."""
-        if self._descriptor is None:
-            raise StoreRefused(f"the store of {self.path} is closed", Cause.ADMISSION)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        descriptor = self._open_descriptor()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    @contextmanager
+    def alone_if_free(self) -> Iterator[bool]:
+        """The same without waiting; whether the lock is held."""
+        descriptor = self._open_descriptor()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def _open_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise StoreRefused(f"the store of {self.path} is closed", Cause.ADMISSION)
+        return self._descriptor
 
     def close(self) -> None:
         """Let go of the file. May be called twice."""

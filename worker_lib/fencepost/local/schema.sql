@@ -56,6 +56,8 @@ CREATE TABLE jobs (
     name TEXT NOT NULL,
     uid TEXT NOT NULL,
     version INTEGER NOT NULL,
+    made INTEGER NOT NULL,
+    joined INTEGER NOT NULL,
     finished INTEGER NOT NULL,
     generation INTEGER NOT NULL,
     owner_kind TEXT,

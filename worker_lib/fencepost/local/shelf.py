@@ -67,8 +67,11 @@ class Shelf(Protocol):
     def children(self, owner_uid: str) -> Sequence[Task]:
         """Tasks of this owner."""
 
-    def has_open_child(self, owner_uid: str) -> bool:
-        """Whether a task of this owner is not settled."""
+    def may_join(self, key: ObjectKey, uid: str) -> bool:
+        """Whether this very job is not joined and there is something to do about it.
+
+        That is so when none of its tasks is open any more, or when it has tasks still to be made.
+        """
 
     def counted(self, owner_uid: str) -> Mapping[State, int]:
         """How many tasks of this owner are in each state."""

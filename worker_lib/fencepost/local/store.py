@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -73,14 +74,14 @@ class LocalStore(EmbeddedStore):
         self.path = path
         self._clock = clock
         self._new_uid = new_uid
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-store")
+        self._turn = threading.Lock()
         self._lock = FileLock(path.with_name(path.name + ".lock"))
         try:
-            self._connection = self._thread.submit(self._open).result()
+            self._connection = self._open()
         except BaseException:
-            self._thread.shutdown()
             self._lock.close()
             raise
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-store")
 
     async def close(self) -> None:
         self.close_now()
@@ -89,13 +90,10 @@ class LocalStore(EmbeddedStore):
         """Let go of the file. May be called twice."""
         if self._lock.closed:
             return
-        self._thread.submit(self._close).result()
         self._thread.shutdown()
-        self._lock.close()
-
-    def _close(self) -> None:
-        with self._lock.alone():
+        with self._turn, self._lock.alone():
             self._connection.close()
+        self._lock.close()
 
     async def consume(self, key: ObjectKey, effect: Effect) -> ConsumeVerdict:
         """Call `effect` with the store's connection and mark the joined job consumed, in one transaction.
@@ -114,7 +112,30 @@ class LocalStore(EmbeddedStore):
         return await self._run(question)
 
     async def _run(self, operation: Callable[[Ledger], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, operation)
+        """Run it here and now if nobody else has the file, else in a thread that waits for its turn.
+
+        A transaction takes about as long as handing it to a thread does; only waiting could be long.
+        """
+        with self._at_once() as at_once:
+            if at_once:
+                return self._transact(operation)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._in_turn, operation)
+
+    @contextmanager
+    def _at_once(self) -> Iterator[bool]:
+        """Have the file alone if that needs no waiting; whether we have it."""
+        if not self._turn.acquire(blocking=False):
+            yield False
+            return
+        try:
+            with self._lock.alone_if_free() as free:
+                yield free
+        finally:
+            self._turn.release()
+
+    def _in_turn(self, operation: Callable[[Ledger], T]) -> T:
+        with self._turn, self._lock.alone():
+            return self._transact(operation)
 
     async def _run_write(self, operation: Callable[[Ledger], Answer]) -> Answer:
         try:
@@ -129,9 +150,9 @@ class LocalStore(EmbeddedStore):
             return Refused(cause=refusal.cause, message=str(refusal))
 
     def _transact(self, operation: Callable[[Ledger], T]) -> T:
-        """Run one transaction in the thread that owns the connection."""
+        """Run one transaction; the caller has the file."""
         try:
-            with self._lock.alone(), self._transaction() as tables:
+            with self._transaction() as tables:
                 ledger = Ledger(
                     shelf=tables, clock=self._clock(), account=self._account, new_uid=self._new_uid
                 )
@@ -186,7 +207,7 @@ def _refuse_network(path: Path) -> None:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
     try:
         _prepare(connection, path)
     except BaseException:

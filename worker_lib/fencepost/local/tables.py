@@ -184,9 +184,16 @@ class Tables:
     def children(self, owner_uid: str) -> Sequence[Task]:
         return [kept.task for kept in self._tasks("owner_uid = ? ORDER BY name", owner_uid)]
 
-    def has_open_child(self, owner_uid: str) -> bool:
-        found = self._all("SELECT 1 FROM tasks WHERE owner_uid = ? AND settled = 0 LIMIT 1", owner_uid)
-        return bool(found)
+    def may_join(self, key: ObjectKey, uid: str) -> bool:
+        return bool(
+            self._all(
+                "SELECT 1 FROM jobs WHERE namespace = ? AND name = ? AND uid = ? AND joined = 0 AND"
+                " (made = 0 OR NOT EXISTS (SELECT 1 FROM tasks WHERE owner_uid = jobs.uid AND settled = 0))",
+                key.namespace,
+                key.name,
+                uid,
+            )
+        )
 
     def counted(self, owner_uid: str) -> Mapping[State, int]:
         rows = self._all("SELECT state, count(*) FROM tasks WHERE owner_uid = ? GROUP BY state", owner_uid)
@@ -204,9 +211,11 @@ class Tables:
         owner = job.owner
         self._write(
             "INSERT INTO jobs (namespace, name, uid, generation, owner_kind, owner_name, owner_uid,"
-            " created_at, version, finished, spec, status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (namespace, name) DO UPDATE SET version = excluded.version,"
-            " finished = excluded.finished, spec = excluded.spec, status = excluded.status",
+            " created_at, version, made, joined, finished, spec, status)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (namespace, name) DO UPDATE SET version = excluded.version, made = excluded.made,"
+            " joined = excluded.joined, finished = excluded.finished, spec = excluded.spec,"
+            " status = excluded.status",
             job.key.namespace,
             job.key.name,
             job.uid,
@@ -216,6 +225,8 @@ class Tables:
             owner.uid if owner else None,
             job.created_at,
             int(job.version),
+            int(all_made(job)),
+            int(job.joined),
             int(is_finished(job)),
             codec.text_of(job.spec),
             codec.text_of(job.status),
@@ -316,6 +327,11 @@ class Tables:
     def _write(self, statement: str, *values: object) -> None:
         self.connection.execute(statement, values)
         self.changed = True
+
+
+def all_made(job: Job) -> bool:
+    """Every branch has had its task."""
+    return job.status.created >= len(job.spec.branches)
 
 
 def is_finished(job: Job) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fencepost.local.shelf import Kept
-from fencepost.local.tables import is_finished
+from fencepost.local.tables import all_made, is_finished
 from fencepost.protocol.job import Job
 from fencepost.protocol.lease import why_not_claimable
 from fencepost.protocol.report import ReportAnswer
@@ -84,8 +84,11 @@ class Drawers:
     def children(self, owner_uid: str) -> Sequence[Task]:
         return self._tasks(kept.task for kept in self.all_kept.values() if _is_of(kept.task, owner_uid))
 
-    def has_open_child(self, owner_uid: str) -> bool:
-        return any(not task.settled for task in self.children(owner_uid))
+    def may_join(self, key: ObjectKey, uid: str) -> bool:
+        job = self.all_jobs.get(key)
+        if job is None or job.uid != uid or job.joined:
+            return False
+        return not all_made(job) or all(task.settled for task in self.children(uid))
 
     def counted(self, owner_uid: str) -> Mapping[State, int]:
         return Counter(task.state for task in self.children(owner_uid))

@@ -33,6 +33,7 @@ from fencepost_operator.continuing import Continuing
 from fencepost_operator.handlers import registry_of_kopf
 from fencepost_operator.joining import Joining
 from fencepost_operator.keys import Key
+from fencepost_operator.kopf_parsing import parse_watches_of_any_depth
 from fencepost_operator.leases import LeaseObserver
 from fencepost_operator.logs import Repeats, logger
 from fencepost_operator.metrics import Metrics
@@ -204,6 +205,7 @@ class Operator:
 
     async def _watch_again_and_again(self) -> None:
         """Kopf runs until something in it fails; then a new one starts."""
+        parse_watches_of_any_depth()
         cluster_wide = not self._options.namespaces
         while True:
             registry = registry_of_kopf(

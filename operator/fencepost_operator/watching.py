@@ -21,6 +21,7 @@ from fencepost.api import names
 from fencepost.kube.connection import Connection
 from fencepost.protocol import limits
 from fencepost_operator import paths
+from fencepost_operator.kopf_parsing import ResponseOfAnyDepth
 from fencepost_operator.nothing_stored import NoDiffBase, NoProgress
 
 WATCH_SECONDS: Final = 45  # the server ends a watch after that; a new one costs it next to nothing
@@ -105,6 +106,7 @@ async def session_of_kopf(connection: Connection, progress: Progress) -> kopf.Ai
         cookie_jar=aiohttp.DummyCookieJar(),
         proxy=connection.proxy,
         trace_configs=[_trace(progress)],
+        response_class=ResponseOfAnyDepth,
     )
     return kopf.AiohttpSession(
         server=connection.server, aiohttp_session=session, default_namespace=connection.namespace

@@ -117,8 +117,9 @@ class Operator:
         logger.info("ended")
 
     async def _work(self) -> None:
-        account = await self._until_it_works(self._prepare)
-        await self._until_it_works(self._fill)
+        allowed = self._options.give_up_seconds
+        account = await self._until_it_works(self._prepare, seconds=allowed)
+        await self._until_it_works(self._fill, seconds=allowed)
         self._probes.filled = True
         logger.info(
             "serving %s as %s: %d tasks, %d jobs",
@@ -180,16 +181,15 @@ class Operator:
         await self._world.list_all(self._options.watched)
         return ""
 
-    async def _until_it_works(self, attempt: Callable[[], Awaitable[str]]) -> str:
-        """The first result of `attempt`. Raises `GaveUp` if that takes longer than was allowed."""
+    async def _until_it_works(self, attempt: Callable[[], Awaitable[str]], *, seconds: float = 0.0) -> str:
+        """The first result of `attempt`. Raises `GaveUp` if that takes longer than `seconds` (0: never)."""
         began = monotonic()
         while True:
             try:
                 return await attempt()
             except (StoreUnavailable, StoreRefused) as problem:
-                allowed = self._options.give_up_seconds
-                if allowed and monotonic() - began >= allowed:
-                    raise GaveUp(f"gave up after {allowed:g} s: {problem}") from None
+                if seconds and monotonic() - began >= seconds:
+                    raise GaveUp(f"gave up after {seconds:g} s: {problem}") from None
                 if self._repeats.is_news("start", str(problem)):
                     logger.warning("trying again every second: %s", problem)
             await asyncio.sleep(RETRY_SECONDS)
@@ -208,6 +208,7 @@ class Operator:
         parse_watches_of_any_depth()
         cluster_wide = not self._options.namespaces
         while True:
+            await self._until_it_works(self._prepare)  # Kopf never looks for a kind that was not there
             registry = registry_of_kopf(
                 world=self._world,
                 progress=self._progress,

@@ -1,7 +1,8 @@
 """Log lines as JSON, one object a line, and a guard against saying the same thing again and again.
 
 Every line has `ts` (UTC), `level` and `msg`; lines about an object have `namespace`, `name` and `uid`, and
-`token` where a lease is meant.
+`token` where a lease is meant. A `trace` is there only for a defect of ours: Kopf logs one for each
+connection that breaks, and its sentence says as much.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ logger = logging.getLogger("fencepost_operator")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; a traceback, which only a defect of ours can bring, is a field of its own."""
+    """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -34,9 +35,10 @@ class JsonLines(logging.Formatter):
             value = record.__dict__.get(field) if field != "name" else record.__dict__.get("object_name")
             if value not in (None, ""):
                 line[field] = value
-        if not record.name.startswith("fencepost"):
+        ours = record.name.startswith("fencepost")
+        if not ours:
             line["logger"] = record.name
-        if record.exc_info:
+        if record.exc_info and ours:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
@@ -60,6 +62,8 @@ class _FirstOfMany(logging.Filter):
         self._repeats = Repeats(clock=clock)
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == "asyncio" and "kopf" in record.getMessage():
+            return False  # a callback of a watch that was cut while it was closed
         return not record.name.startswith("kopf") or self._repeats.is_news(record.name, record.lineno)
 
 

@@ -269,3 +269,19 @@ def test_the_digest_of_this_file_is_the_products() -> None:
         {"a": record, "é": record}
     )
     assert join.snapshot_digest({"a": record}) == digest_of(a="v")
+
+
+async def test_long_and_dotted_names_give_each_job_children_of_its_own(place: Place) -> None:
+    """B37."""
+    alike = ["n" * 99 + last for last in "xy"]
+    names = ["a" * 63, "b" * 253, "a.b.c", *alike]
+    with place.operator() as operator:
+        jobs = [place.make_job(name, "k" * 70) for name in names]
+        for job in jobs:
+            await place.settle_all(job, lambda branch, job=job: job.key.name)
+        for name in names:
+            await place.until_joined(name)
+        assert operator.exit_code is None
+    assert len({task.key.name for task in place.tasks()}) == len(names)
+    owners = {task.owner.name for task in place.tasks() if task.owner}
+    assert owners == set(names)

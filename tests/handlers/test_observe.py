@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -32,19 +33,27 @@ class Scene:
     queue: WorkQueue[Key]
     clock: MovableClock
 
-    def asked_for(self) -> list[Key]:
+    async def asked_for(self) -> list[Key]:
         """What was put on the queue since the last time."""
-        keys = list(self.queue._ready)
-        self.queue._ready.clear()
-        self.queue._waiting.clear()
+        keys: list[Key] = []
+
+        async def work(key: Key) -> None:
+            keys.append(key)
+
+        hand = asyncio.create_task(self.queue.run(work, hands=1))
+        for _ in range(20):  # turns of the loop: enough for every key of these tests
+            await asyncio.sleep(0)
+        hand.cancel()
+        await asyncio.gather(hand, return_exceptions=True)
+        assert len(self.queue) == 0
         return keys
 
-    def saw(self, thing: Task | Job, event: str | None = "MODIFIED") -> list[Key]:
+    async def saw(self, thing: Task | Job, event: str | None = "MODIFIED") -> list[Key]:
         if isinstance(thing, Task):
             self.world.task_event(event, task_view(thing))
         else:
             self.world.job_event(event, job_view(thing))
-        return self.asked_for()
+        return await self.asked_for()
 
 
 @pytest.fixture
@@ -81,81 +90,83 @@ def joined(job: Job, **status: Any) -> Job:
     return replace(job, version="100", status=whole)
 
 
-def test_a_free_task_is_nobodys_business_and_a_held_one_is(scene: Scene) -> None:
-    assert scene.saw(a_task(), "ADDED") == []
-    assert scene.saw(claimed(a_task())) == [task_key(a_task().key)]
-    assert scene.saw(in_backoff(a_task())) == [task_key(a_task().key)]
-    assert scene.saw(settled(a_task(), version="9")) == []
+async def test_a_free_task_is_nobodys_business_and_a_held_one_is(scene: Scene) -> None:
+    assert await scene.saw(a_task(), "ADDED") == []
+    assert await scene.saw(claimed(a_task())) == [task_key(a_task().key)]
+    assert await scene.saw(in_backoff(a_task())) == [task_key(a_task().key)]
+    assert await scene.saw(settled(a_task(), version="9")) == []
 
 
-def test_a_task_with_a_deadline_is_looked_at_though_it_is_free(scene: Scene) -> None:
+async def test_a_task_with_a_deadline_is_looked_at_though_it_is_free(scene: Scene) -> None:
     task = a_task(active_deadline_seconds=5)
-    assert scene.saw(task, "ADDED") == [task_key(task.key)]
+    assert await scene.saw(task, "ADDED") == [task_key(task.key)]
 
 
-def test_the_same_event_again_asks_for_nothing(scene: Scene) -> None:
-    scene.saw(claimed(a_task()))
-    assert scene.saw(claimed(a_task())) == []
+async def test_the_same_event_again_asks_for_nothing(scene: Scene) -> None:
+    await scene.saw(claimed(a_task()))
+    assert await scene.saw(claimed(a_task())) == []
 
 
-def test_a_job_is_looked_at_on_each_of_its_versions(scene: Scene) -> None:
+async def test_a_job_is_looked_at_on_each_of_its_versions(scene: Scene) -> None:
     job = a_job()
-    assert scene.saw(job, "ADDED") == [job_key(job.key)]
-    assert scene.saw(job) == []
-    assert scene.saw(replace(job, version="2")) == [job_key(job.key)]
+    assert await scene.saw(job, "ADDED") == [job_key(job.key)]
+    assert await scene.saw(job) == []
+    assert await scene.saw(replace(job, version="2")) == [job_key(job.key)]
 
 
-def test_a_branch_that_settles_waits_for_the_next_write_and_the_last_one_does_not(scene: Scene) -> None:
+async def test_a_branch_that_settles_waits_for_the_next_write_and_the_last_one_does_not(scene: Scene) -> None:
     job = a_job("a", "b", "c")
-    scene.saw(job, "ADDED")
+    await scene.saw(job, "ADDED")
     for name in "abc":
-        scene.saw(child_of(job, name), "ADDED")
-    assert scene.saw(settled(child_of(job, "a"))) == []
+        await scene.saw(child_of(job, name), "ADDED")
+    assert await scene.saw(settled(child_of(job, "a"))) == []
     assert scene.queue.delayed == 1
-    assert scene.saw(settled(child_of(job, "b"))) == []
+    assert await scene.saw(settled(child_of(job, "b"))) == []
     assert scene.queue.delayed == 1
-    assert scene.saw(settled(child_of(job, "c"))) == [job_key(job.key)]
+    assert await scene.saw(settled(child_of(job, "c"))) == [job_key(job.key)]
 
 
-def test_where_children_are_few_at_a_time_each_one_that_settles_makes_room(scene: Scene) -> None:
+async def test_where_children_are_few_at_a_time_each_one_that_settles_makes_room(scene: Scene) -> None:
     job = a_job("a", "b", "c", parallelism=1)
-    scene.saw(job, "ADDED")
-    scene.saw(child_of(job, "a"), "ADDED")
-    assert scene.saw(settled(child_of(job, "a"))) == [job_key(job.key)]
+    await scene.saw(job, "ADDED")
+    await scene.saw(child_of(job, "a"), "ADDED")
+    assert await scene.saw(settled(child_of(job, "a"))) == [job_key(job.key)]
 
 
-def test_a_child_that_is_claimed_is_no_news_for_its_job(scene: Scene) -> None:
+async def test_a_child_that_is_claimed_is_no_news_for_its_job(scene: Scene) -> None:
     job = a_job("a", "b")
-    scene.saw(job, "ADDED")
-    scene.saw(child_of(job, "a"), "ADDED")
-    assert scene.saw(claimed(child_of(job, "a"))) == [task_key(child_of(job, "a").key)]
+    await scene.saw(job, "ADDED")
+    await scene.saw(child_of(job, "a"), "ADDED")
+    assert await scene.saw(claimed(child_of(job, "a"))) == [task_key(child_of(job, "a").key)]
 
 
-def test_a_child_that_is_deleted_is(scene: Scene) -> None:
+async def test_a_child_that_is_deleted_is(scene: Scene) -> None:
     job = a_job("a", "b")
-    scene.saw(job, "ADDED")
-    scene.saw(child_of(job, "a"), "ADDED")
-    assert scene.saw(child_of(job, "a"), "DELETED") == [job_key(job.key)]
-    assert scene.saw(child_of(job, "a"), "DELETED") == []
+    await scene.saw(job, "ADDED")
+    await scene.saw(child_of(job, "a"), "ADDED")
+    assert await scene.saw(child_of(job, "a"), "DELETED") == [job_key(job.key)]
+    assert await scene.saw(child_of(job, "a"), "DELETED") == []
 
 
-def test_a_late_child_of_a_joined_job_is_and_the_recorded_one_is_not(scene: Scene) -> None:
+async def test_a_late_child_of_a_joined_job_is_and_the_recorded_one_is_not(scene: Scene) -> None:
     job = a_job("a")
-    scene.saw(joined(job), "ADDED")
-    assert scene.saw(settled(child_of(job, "a")), None) == []
-    assert scene.saw(child_of(job, "a", uid="late"), "ADDED") == [job_key(job.key)]
+    await scene.saw(joined(job), "ADDED")
+    assert await scene.saw(settled(child_of(job, "a")), None) == []
+    assert await scene.saw(child_of(job, "a", uid="late"), "ADDED") == [job_key(job.key)]
 
 
-def test_what_has_the_name_of_a_started_continuation_matters_only_if_it_is_another(scene: Scene) -> None:
+async def test_what_has_the_name_of_a_started_continuation_matters_if_it_is_another(
+    scene: Scene,
+) -> None:
     job = a_job("a")
     name = fanout.continuation_name(job)
     record = ContinuationRecord(kind=Kinds.LEASED_TASK, name=name, uid="the-one", started=True)
-    scene.saw(joined(job, continuation=record), "ADDED")
-    assert job_key(job.key) not in scene.saw(a_task(name, uid="the-one"), "ADDED")
-    assert job_key(job.key) in scene.saw(a_task(name, uid="late", version="2"), "ADDED")
+    await scene.saw(joined(job, continuation=record), "ADDED")
+    assert job_key(job.key) not in await scene.saw(a_task(name, uid="the-one"), "ADDED")
+    assert job_key(job.key) in await scene.saw(a_task(name, uid="late", version="2"), "ADDED")
 
 
-def test_what_cannot_be_read_is_named_once_and_left_alone(
+async def test_what_cannot_be_read_is_named_once_and_left_alone(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = task_view(a_task())
@@ -163,14 +174,14 @@ def test_what_cannot_be_read_is_named_once_and_left_alone(
     with caplog.at_level(logging.ERROR, logger="fencepost_operator"):
         scene.world.task_event("ADDED", broken)
         scene.world.task_event("MODIFIED", broken)
-    assert scene.asked_for() == []
+    assert await scene.asked_for() == []
     assert len(caplog.messages) == 1
     assert "ns/task" in caplog.messages[0]
 
 
-def test_a_gone_task_leaves_no_date_behind(scene: Scene) -> None:
+async def test_a_gone_task_leaves_no_date_behind(scene: Scene) -> None:
     task = claimed(a_task())
-    scene.saw(task)
+    await scene.saw(task)
     scene.queue.add_after(task_key(task.key), 50)
-    scene.saw(task, "DELETED")
+    await scene.saw(task, "DELETED")
     assert scene.queue.delayed == 0

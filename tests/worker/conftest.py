@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.scene import Scene
+from tests.worker.scene import EXECUTED_ALTHOUGH_FORBIDDEN, Scene
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
+    EXECUTED_ALTHOUGH_FORBIDDEN.clear()
     return Scene(tmp_path)

@@ -24,6 +24,8 @@ QUICK = Settings(
 )
 NOW = time_of_day()  # a start prunes what is older than a month
 
+EXECUTED_ALTHOUGH_FORBIDDEN: list[object] = []
+
 
 class WatchedStore(MemoryStore):
     """A store in memory that shows each write to `before` first, and may answer in its place."""
@@ -64,7 +66,10 @@ class Scene:
     async def work(self, worker: Worker, *, outbox: str = "outbox.db", **changes: object) -> Counter[str]:
         """One life of the worker, until nothing is left."""
         settings = replace(QUICK, **changes)  # type: ignore[arg-type]
-        return await worker.run_async(store=self.store, outbox=self.folder / outbox, settings=settings)
+        try:
+            return await worker.run_async(store=self.store, outbox=self.folder / outbox, settings=settings)
+        finally:
+            assert EXECUTED_ALTHOUGH_FORBIDDEN == []
 
     @contextmanager
     def outbox(self, name: str = "outbox.db", incarnation: str = "earlier") -> Iterator[Outbox]:
@@ -149,6 +154,7 @@ def forbidden(queue: str = "q") -> Worker:
 
     @worker.task
     def handle(request: dict) -> dict:  # type: ignore[type-arg]
-        raise AssertionError("executed")
+        EXECUTED_ALTHOUGH_FORBIDDEN.append(request)  # an exception would be a retryable error, no more
+        return request
 
     return worker

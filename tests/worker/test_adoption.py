@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
+
 import pytest
 
 from fencepost import Worker
@@ -35,6 +38,20 @@ async def test_rows_that_the_dead_process_emitted_are_handed_in_before_its_lease
     assert tally == {"RECOVERED": 1, "released, start": 1}
     assert [receipt.kind for receipt in task.receipts] == [Kind.ROW]
     assert (task.hold, task.failures) == (Hold.BACKOFF, 1)
+
+
+async def test_a_parked_row_is_handed_in_under_a_claim_that_came_late(scene: Scene) -> None:
+    """The row was emitted under token 1, which ran out; token 2 is a claim that the dead process had sent."""
+    task = scene.store.put("q", name="t")
+    with scene.outbox() as outbox:
+        row = outbox.store_result(result_row(await scene.claimed(task, outbox), "row", kind=Kind.ROW))
+        outbox.park(row.id, "stale")
+        scene.store.expire_lease("t")
+        scene.store.advance(3600)
+        await scene.claimed(task, outbox)
+    assert await scene.work(forbidden()) == {"RECOVERED": 1, "released, start": 1}
+    (receipt,) = scene.store.look("t").receipts
+    assert (receipt.value, receipt.fencing_token) == ("row", 2)
 
 
 async def test_a_lease_of_the_dead_process_without_a_result_is_released_and_counts(scene: Scene) -> None:
@@ -153,12 +170,18 @@ async def test_a_lost_outbox_file_is_noticed_at_the_next_start(
 async def test_rows_of_the_outbox_wait_for_their_turn_while_put_off(scene: Scene) -> None:
     from fencepost.ports import Cause, Refused
 
+    times: list[float] = []
+
     def refuse(mutation: Mutation) -> Answer | None:
-        few = isinstance(mutation, Submit) and len(scene.store.of_kind(Submit)) <= 2
-        return Refused(cause=Cause.OVERLOADED, message="429", retry_after_seconds=0.02) if few else None
+        if not isinstance(mutation, Submit):
+            return None
+        times.append(time.monotonic())
+        refused = Refused(cause=Cause.OVERLOADED, message="429", retry_after_seconds=0.05)
+        return refused if len(times) <= 2 else None
 
     scene.store.before = refuse
     scene.store.put("q", name="t")
     await scene.work(echo())
-    assert len(scene.store.of_kind(Submit)) == 3
+    assert len(times) == 3
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.05
     assert [row.status for row in scene.rows()] == [RowStatus.ACKNOWLEDGED]

@@ -13,7 +13,14 @@ from fencepost.protocol.task import Hold, LeaseEnd, Outcome, State
 from fencepost.testing.memory import MemoryStore
 from fencepost.worker.bare_lease import claim_one
 from fencepost.worker.failures import NoAccess, SchemaTooOld, TryAgainLater
-from tests.worker.scene import Scene, echo, forbidden, other_holder
+from tests.worker.scene import (
+    EXECUTED_ALTHOUGH_FORBIDDEN,
+    Scene,
+    WatchedStore,
+    echo,
+    forbidden,
+    other_holder,
+)
 
 
 async def test_a_claim_that_another_won_goes_on_with_the_next_candidate(scene: Scene) -> None:
@@ -125,6 +132,13 @@ async def test_one_read_of_the_job_is_shared_by_the_tasks_of_a_page(scene: Scene
     assert {task.state for task in await scene.store.tasks()} == {State.SUCCEEDED}
 
 
+async def test_a_read_of_the_job_from_before_the_list_is_not_shared(scene: Scene) -> None:
+    """A task that the list shows may have been made after that read: its branch may be recorded since."""
+    await scene.job("job", "a", "b", "c")
+    await scene.work(echo(), page=1)
+    assert scene.store.reads["job"] == 3
+
+
 async def test_a_task_whose_branch_is_recorded_is_not_executed(scene: Scene) -> None:
     """A child that was deleted and comes back late: its branch says TaskDeleted already."""
     await scene.job("job", "a", "b")
@@ -224,24 +238,21 @@ async def test_a_claim_that_was_answered_after_its_own_lease_is_proved_before_th
     """The answer took longer than the lease: a heartbeat says whether it is still ours."""
     from fencepost.protocol.mutation import Heartbeat
 
-    asked: list[float] = []
+    now = 0.0
 
-    class Clock:
-        now = 0.0
+    async def slow(mutation: Mutation) -> Answer:
+        nonlocal now
+        answer = await WatchedStore.write(scene.store, mutation)
+        if isinstance(mutation, Claim) and now == 0.0:
+            now = 61.0
+            scene.store.expire_lease("t")
+        return answer
 
-        def __call__(self) -> float:
-            return Clock.now
-
-    def slow(mutation: Mutation) -> None:
-        if isinstance(mutation, Claim):
-            Clock.now += 61
-        asked.append(Clock.now)
-
-    scene.store.before = slow
+    scene.store.write = slow  # type: ignore[method-assign]
     scene.store.put("q", name="t", lease_duration_seconds=60)
-    await _worked_with_clock(scene, echo(), Clock())
-    assert [type(write) for write in scene.store.writes][:2] == [Claim, Heartbeat]
-    assert scene.store.look("t").state is State.SUCCEEDED
+    await _worked_with_clock(scene, forbidden(), lambda: now)
+    assert [type(write) for write in scene.store.writes] == [Claim, Heartbeat]
+    assert scene.store.look("t").last_lease.end is LeaseEnd.EXPIRED  # type: ignore[union-attr]
 
 
 async def test_a_worker_that_is_told_to_stop_during_its_claim_does_not_begin_the_work(scene: Scene) -> None:
@@ -285,6 +296,7 @@ async def _worked_with_clock(scene: Scene, worker: Worker, clock: object) -> Non
             clock=clock,  # type: ignore[arg-type]
         )
         await Loop(place, worker.handlers).run()
+        assert EXECUTED_ALTHOUGH_FORBIDDEN == []
 
 
 async def test_a_task_whose_request_cannot_be_read_is_rejected_and_not_executed(scene: Scene) -> None:

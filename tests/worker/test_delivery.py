@@ -11,7 +11,7 @@ from fencepost.outbox import Row
 from fencepost.ports import Answer, Cause, Refused, StoreUnavailable, Unanswered
 from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.mutation import Claim, Mutation, Release, Submit
-from fencepost.protocol.task import Kind, Outcome, State
+from fencepost.protocol.task import Hold, Kind, Outcome, State
 from fencepost.testing.memory import MemoryStore
 from fencepost.worker.failures import SchemaTooOld, TryAgainLater
 from tests.worker.scene import Scene, echo, forbidden, other_holder, result_row
@@ -253,6 +253,25 @@ async def test_one_row_that_cannot_be_read_does_not_hold_up_the_rest(scene: Scen
     assert {scene.store.look(name).state for name in "ab"} == {State.SUCCEEDED}
 
 
+async def test_the_drain_keeps_the_order_of_the_rows_of_a_task(scene: Scene) -> None:
+    with scene.outbox() as outbox:
+        held = await scene.claimed(scene.store.put("q", name="t"), outbox)
+        outbox.store_result(result_row(held, "row", kind=Kind.ROW))
+        outbox.store_result(result_row(held, "result"))
+
+    async def not_adopted(outbox: str) -> list[object]:
+        return []
+
+    def overloaded(mutation: Mutation) -> Answer | None:
+        first = isinstance(mutation, Submit) and len(scene.store.of_kind(Submit)) == 1
+        return Refused(cause=Cause.OVERLOADED, message="429") if first else None
+
+    scene.store.before = overloaded
+    scene.store.unsettled_of_outbox = not_adopted  # type: ignore
+    await scene.work(forbidden())
+    assert [receipt.value for receipt in scene.store.look("t").receipts] == ["row", "result"]
+
+
 async def test_a_result_waits_for_the_rows_that_were_emitted_before_it(scene: Scene) -> None:
     """Else the result settles the task, and the row finds it settled and is lost."""
     worker = Worker(queue="q")
@@ -333,9 +352,13 @@ async def test_a_release_whose_answer_is_lost_keeps_its_reason(scene: Scene) -> 
     scene.store.before = unanswered
     scene.store.put("q", name="t")
     await scene.work(worker)
-    last = scene.store.look("t").last_lease
-    assert last is not None
-    assert (last.end.value, last.message) == ("error", "ValueError: the feed is broken")
+    task = scene.store.look("t")
+    assert task.last_lease is not None
+    assert (task.last_lease.end.value, task.last_lease.message) == (
+        "error",
+        "ValueError: the feed is broken",
+    )
+    assert (task.token, task.failures, task.hold) == (1, 1, Hold.BACKOFF)
 
 
 async def _submit(scene: Scene, held: object, row: Row):  # type: ignore[no-untyped-def]

@@ -160,6 +160,7 @@ async def test_a_heartbeat_that_finds_the_lease_revoked_loses_it_and_cancels_an_
     scene.store.put("q", name="t")
     tally = await scene.work(worker_of(handle))
     assert tally == {"claims": 1, "leases lost": 1, "ended without a result": 1}
+    assert scene.store.of_kind(Release) == []  # there is nothing left to release
 
 
 @contextmanager

@@ -244,14 +244,21 @@ def test_a_spec_over_200_kib_needs_server_side_apply(size: int, server_side: boo
     assert found.needs_server_side is server_side
 
 
-def test_a_spec_over_512_kib_is_refused() -> None:
+def test_a_spec_over_320_kib_is_refused() -> None:
     told = refusal(job_of_size(limits.JOB_SPEC_BYTES_MAX + 1))
-    assert told == f"job.yaml: spec: it takes {512 * 1024 + 1} bytes, over the limit of {512 * 1024}"
+    assert told == f"job.yaml: spec: it takes {320 * 1024 + 1} bytes, over the limit of {320 * 1024}"
+
+
+def test_a_request_at_the_limit_of_depth_is_taken_in_a_job_too() -> None:
+    deep = json.loads('{"a":' * (limits.REQUEST_DEPTH_MAX - 1) + "1" + "}" * (limits.REQUEST_DEPTH_MAX - 1))
+    (found,) = load_manifests(in_json("FanOutJob", branches=[{"name": "a", "request": deep}]), source="x")
+    assert isinstance(found, JobManifest)
+    assert json.loads(found.spec.branches[0].request) == deep
 
 
 def test_signs_that_are_stored_as_six_bytes_count_as_six() -> None:
     branches = [{"name": f"b{n}", "request": {"t": "<" * 9000}} for n in range(10)]
-    assert "over the limit of 524288" in refusal(in_json("FanOutJob", branches=branches))
+    assert "over the limit of 327680" in refusal(in_json("FanOutJob", branches=branches))
 
 
 def told(text: str) -> str:

@@ -17,6 +17,7 @@ from fencepost.protocol.payload import (
     refuse_too_deep,
     request_text,
     sha256_hex,
+    stored_json_size,
     value_text,
 )
 
@@ -207,6 +208,11 @@ def test_canonical_json_means_the_same_and_is_stable(value: object) -> None:
     text = canonical_json(value)
     assert canonical_json(json.loads(text)) == text
     assert json.loads(text) == value
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_whole_value_takes_its_texts_and_its_punctuation(text: str) -> None:
+    assert stored_json_size({text: [text, 1, None]}) == 2 * limits.stored_size(text) + len('{"":["",1,null]}')
 
 
 def test_hashes_are_over_the_bytes_of_utf8() -> None:

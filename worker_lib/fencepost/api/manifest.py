@@ -19,7 +19,7 @@ from fencepost.api.documents import DocumentUnreadable, documents_of
 from fencepost.api.sentences import missing_or_misspelt, sentences
 from fencepost.protocol import limits
 from fencepost.protocol.job import JobSpec
-from fencepost.protocol.payload import canonical_json
+from fencepost.protocol.payload import stored_json_size
 from fencepost.protocol.task import TaskSpec
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
@@ -108,7 +108,7 @@ def _manifest(document: Mapping[str, Any]) -> JobManifest | TaskManifest:
     name, namespace = metadata["name"], metadata.get("namespace") or NAMESPACE_DEFAULT
     if document["kind"] == names.LEASED_TASK:
         return TaskManifest(key_name=name, namespace=namespace, spec=read.task_spec(spec))
-    large = _spec_size(spec) > limits.JOB_SPEC_BYTES_MAX_CLIENT_SIDE
+    large = stored_json_size(spec) > limits.JOB_SPEC_BYTES_MAX_CLIENT_SIDE
     return JobManifest(key_name=name, namespace=namespace, spec=read.job_spec(spec), needs_server_side=large)
 
 
@@ -184,7 +184,7 @@ def _beyond_the_schema(kind: str, spec: Mapping[str, Any], at: str) -> Iterator[
     if isinstance(parsed, JobSpec):
         yield from _problems_of_branches(parsed, at)
         yield from _problems_of_continuation(spec.get("continuation"), f"{at}.continuation.template")
-        size = _spec_size(spec)
+        size = stored_json_size(spec)
         if size > limits.JOB_SPEC_BYTES_MAX:
             yield f"{at}: it takes {size} bytes, over the limit of {limits.JOB_SPEC_BYTES_MAX}"
 
@@ -215,9 +215,3 @@ def _problems_of_continuation(continuation: object, at: str) -> Iterator[str]:
         yield from _problems({"metadata": {}, **template}, f"{at}.")
     elif not isinstance(template.get("spec"), Mapping):
         yield f"{at}.spec: missing; expected the spec of a batch/v1 Job"
-
-
-def _spec_size(spec: Mapping[str, Any]) -> int:
-    """Bytes that the spec takes where it is stored, where `<`, `>` and `&` are six bytes each."""
-    text = canonical_json(spec)
-    return limits.text_size(text) + 5 * sum(text.count(character) for character in "<>&")

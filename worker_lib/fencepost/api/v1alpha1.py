@@ -260,7 +260,9 @@ class FanOutJobSpec(Wire):
         min_length=1,
         max_length=limits.BRANCHES_MAX,
         json_schema_extra=ATOMIC_LIST,
-        description="The branches, compared by name: their order means nothing. Immutable.",
+        description="The branches, compared by name: their order means nothing. Immutable. The whole spec is "
+        f"at most {limits.JOB_SPEC_BYTES_MAX // 1024} KiB of JSON, "
+        f"{limits.JOB_SPEC_BYTES_MAX_CLIENT_SIDE // 1024} KiB with client-side kubectl apply.",
     )
     template: TaskTemplate = Field(
         default=TaskTemplate(), description="What each branch's LeasedTask is made from. Immutable."

@@ -11,6 +11,7 @@ escapes and the order of keys outside the basic plane.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -54,6 +55,17 @@ def request_text(request: Mapping[str, Any]) -> str:
     if size > limits.REQUEST_BYTES_MAX:
         raise PayloadRefused(f"the request takes {size} bytes, over the limit of {limits.REQUEST_BYTES_MAX}")
     return text
+
+
+def stored_json_size(value: object) -> int:
+    """Bytes that a whole JSON value takes in a stored object, where `<`, `>` and `&` are six bytes each.
+
+    Raises `RecursionError` at about a thousand levels.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    five_more = sum(text.count(character) for character in "<>&")
+    three_more = text.count("\u2028") + text.count("\u2029")
+    return limits.text_size(text) + 5 * five_more + 3 * three_more
 
 
 def canonical_json(value: object) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -19,10 +19,12 @@ from fencepost.local.embedded import EmbeddedStore
 
 # A lease lasts a second at least, so one that ran out waits a quarter of that at most.
 PASS_SECONDS: Final = 0.25
-# Between two writes of a job's records: the first after a second, each later one half as much later again, so
-# that a job of any length is written about a dozen times an hour.
-BATCH_SECONDS_MIN: Final = 1.0
-BATCH_GROWTH: Final = 1.5
+# Between two writes of the records of running jobs, which take the file from the workers for some tens of
+# milliseconds for each thousand branches: the first after two seconds, each later one after twice as long, so
+# that a run of any length has about a dozen.
+BATCH_SECONDS_MIN: Final = 2.0
+BATCH_GROWTH: Final = 2.0
+BATCH_SECONDS_MAX: Final = 600.0  # a branch whose task was deleted is recorded by then
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Keeper:
     store: EmbeddedStore
     monotonic: Callable[[], float] = monotonic
     _spacing: float = BATCH_SECONDS_MIN
-    _last_batch: float = field(default=float("-inf"))
+    _next_batch: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Pass after pass until `stop` is set. Raises what the store raises."""
@@ -45,10 +47,14 @@ class Keeper:
 
     async def run_once(self) -> int:
         """One pass; how many tasks were due."""
+        return await self.store.keep_up(batch_due=self._batch_is_due())
+
+    def _batch_is_due(self) -> bool:
         now = self.monotonic()
-        batch_due = now - self._last_batch >= self._spacing
-        if batch_due:
-            first = self._last_batch == float("-inf")
-            self._spacing = BATCH_SECONDS_MIN if first else self._spacing * BATCH_GROWTH
-            self._last_batch = now
-        return await self.store.keep_up(batch_due=batch_due)
+        if self._next_batch is None:
+            self._next_batch = now + self._spacing
+        if now < self._next_batch:
+            return False
+        self._spacing = min(BATCH_SECONDS_MAX, self._spacing * BATCH_GROWTH)
+        self._next_batch = now + self._spacing
+        return True

@@ -7,6 +7,7 @@ for what it is compared with alike.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ class Stage:
     """A cluster with Fencepost in it."""
 
     cluster: Cluster
+    plane: ControlPlane
     folder: Path
 
     def namespace(self, hint: str) -> str:
@@ -59,6 +61,12 @@ class Stage:
         kubeconfig = self.cluster.kubeconfig_for(token, namespace=only or "default")
         with OperatorProcess(kubeconfig, *([only] if only else [])) as process:
             yield process
+
+    def processor_seconds(self, *more: int) -> float:
+        """What the control plane, we, those whom we waited for and the processes `more` have used so far."""
+        ours = os.times()
+        mine = ours.user + ours.system + ours.children_user + ours.children_system
+        return mine + sum(map(_processor_seconds, [*self.plane.pids(), *more]))
 
     def make_job(self, namespace: str, name: str, branches: int) -> None:
         """A FanOutJob; its operator makes the tasks."""
@@ -139,7 +147,7 @@ def stage(folder: Path) -> Iterator[Stage]:
         cluster = cluster_of(plane)
         cluster.install(CRDS)
         plane.restart_controllers()
-        yield Stage(cluster=cluster, folder=folder)
+        yield Stage(cluster=cluster, plane=plane, folder=folder)
 
 
 def until(condition: Any, what: str, *, seconds: float = WAIT_SECONDS_MAX) -> None:
@@ -164,6 +172,11 @@ def answered(event: Any) -> float:
 def window(events: Sequence[Any]) -> float:
     """Seconds from the first arrival to the last answer."""
     return max(map(answered, events)) - min(map(arrived, events))
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _seconds(text: str) -> float:

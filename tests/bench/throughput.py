@@ -40,6 +40,7 @@ class Round:
 
     rate: float
     wall_rate: float
+    processor_ms: float
     writes: float
     job_writes: int
     requests: float
@@ -60,29 +61,29 @@ def measure(stage: Stage, *, quick: bool) -> list[Measured]:
         "8 processes": by_worker_processes,
     }
     done: dict[str, list[Round]] = {name: [] for name in works}
-    with stage.operator():
+    with stage.operator() as operator:
         for number in range(rounds):
             for name, work in works.items():
-                done[name].append(one_round(stage, work, tasks))
+                done[name].append(one_round(stage, work, tasks, operator.process.pid))
                 say(f"throughput {number + 1}/{rounds}, {name}: {_told(done[name][-1])}")
     return _lines(done)
 
 
-def one_round(stage: Stage, work: Work, tasks: int) -> Round:
+def one_round(stage: Stage, work: Work, tasks: int, operator: int) -> Round:
     """One job, from all made to all submitted."""
     namespace = stage.namespace("throughput")
     token = stage.worker_token(namespace)
     stage.make_job(namespace, "fan", tasks)
     stage.until_made(namespace, tasks)
     created = len(accepted_writes(stage.requests(namespace), namespace=namespace))
-    began = time.monotonic()
+    began, used = time.monotonic(), stage.processor_seconds(operator)
     work(stage, namespace, token)
-    wall = time.monotonic() - began
+    wall, used = time.monotonic() - began, stage.processor_seconds(operator) - used
     stage.until_joined(namespace, 1)
-    return _counted(stage, namespace, tasks, created, wall)
+    return _counted(stage, namespace, tasks, created, wall=wall, used=used)
 
 
-def _counted(stage: Stage, namespace: str, tasks: int, created: int, wall: float) -> Round:
+def _counted(stage: Stage, namespace: str, tasks: int, created: int, *, wall: float, used: float) -> Round:
     settled = sum(task.settled for task in stage.tasks(namespace))
     if settled != tasks:
         raise RuntimeError(f"{settled} of {tasks} tasks were settled")
@@ -94,6 +95,7 @@ def _counted(stage: Stage, namespace: str, tasks: int, created: int, wall: float
     return Round(
         rate=tasks / window(patches),
         wall_rate=tasks / wall,
+        processor_ms=1000 * used / tasks,
         writes=len(writes) / tasks,
         job_writes=len(accepted_writes(events, namespace=namespace, resource="fanoutjobs")) - 1,
         requests=len(of_workers) / tasks,
@@ -111,7 +113,10 @@ def _kind(event: Any) -> str:
 
 def _told(done: Round) -> str:
     kinds = ", ".join(f"{count} {kind}" for kind, count in done.kinds.most_common())
-    return f"{done.rate:.0f} tasks/s (wall {done.wall_rate:.0f}), {done.lost_claims} lost claims; {kinds}"
+    rates = (
+        f"{done.rate:.0f} tasks/s (wall {done.wall_rate:.0f}), {done.processor_ms:.1f} ms of processor a task"
+    )
+    return f"{rates}; {kinds}"
 
 
 def by_bare_client(stage: Stage, namespace: str, token: str) -> None:
@@ -216,6 +221,15 @@ def _lines(done: dict[str, list[Round]]) -> list[Measured]:
             unit="%",
             values=_percent(apart, bare),
             target=ratio,
+        ),
+        *(
+            Measured(
+                name=f"processor time per task, {name}",
+                unit="ms",
+                values=[r.processor_ms for r in rounds],
+                note="API server, etcd, controllers, operator and clients together",
+            )
+            for name, rounds in done.items()
         ),
         Measured(
             name="API writes per task",

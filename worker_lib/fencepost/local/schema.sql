@@ -37,8 +37,10 @@ CREATE TABLE tasks (
     UNIQUE (namespace, name)
 );
 CREATE INDEX tasks_claimable ON tasks (namespace, queue, priority DESC, id) WHERE claimable = 1;
-CREATE INDEX tasks_due ON tasks (due) WHERE due IS NOT NULL;
-CREATE INDEX tasks_of_outbox ON tasks (outbox) WHERE settled = 0 AND outbox <> '';
+-- Who holds what: as many entries as there are leases, so that the due ones among them are found by a scan.
+CREATE INDEX tasks_held ON tasks (outbox) WHERE settled = 0 AND outbox <> '';
+-- What is due about tasks that nobody holds; a claim and a submit do not touch it.
+CREATE INDEX tasks_due ON tasks (due) WHERE due IS NOT NULL AND outbox = '';
 CREATE INDEX tasks_of_owner ON tasks (owner_uid, settled) WHERE owner_uid IS NOT NULL;
 
 CREATE TABLE specs (task INTEGER PRIMARY KEY, spec TEXT NOT NULL);
@@ -82,6 +84,6 @@ CREATE TABLE payloads (
     PRIMARY KEY (scope, payload_sha256)
 ) WITHOUT ROWID;
 
--- The latest time that the store's clock was seen at.
+-- The latest time that the store's clock was seen at, to the second.
 CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest REAL NOT NULL);
 INSERT INTO clock VALUES (1, 0);

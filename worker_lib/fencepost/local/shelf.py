@@ -35,7 +35,7 @@ class Shelf(Protocol):
 
     @property
     def latest(self) -> float:
-        """The latest time that the store's clock was seen at: it never goes back behind it."""
+        """The latest time that the store's clock is known to have had: it never goes back behind it."""
 
     def kept(self, key: ObjectKey) -> Kept | None:
         """The task of this name."""
@@ -51,9 +51,6 @@ class Shelf(Protocol):
 
     def due(self, now: float, limit: int) -> Sequence[ObjectKey]:
         """Tasks whose `due` has come, the longest overdue first."""
-
-    def next_due(self) -> float | None:
-        """When the next task is due."""
 
     def tasks(self, namespace: str, queue: str | None) -> Sequence[Task]:
         """All tasks of a namespace, by name."""

@@ -57,7 +57,8 @@ def local_account() -> str:
 class LocalStore(EmbeddedStore):
     """See `EmbeddedStore`. One instance is for one event loop; a file may have many, in many processes.
 
-    `clock` is the server's clock, in seconds since 1970; the store never goes back behind a time it has seen.
+    `clock` is the server's clock, in seconds since 1970; the store goes back behind a time it has seen by a
+    second at most, however far that is set back.
     """
 
     def __init__(

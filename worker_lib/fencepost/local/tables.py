@@ -18,6 +18,7 @@ from fencepost.protocol.report import ReportAnswer
 from fencepost.protocol.task import Candidate, Hold, ObjectKey, Owner, Receipt, State, Task
 
 SCHEMA_VERSION: Final = 1
+CLOCK_SECONDS: Final = 1.0  # by this much a clock that is set back may go back; a lease is that much longer
 
 _FIXED: Final = (
     "namespace",
@@ -99,8 +100,9 @@ class Tables:
         return self._latest
 
     def note_time(self, now: float) -> None:
-        """Store that the clock was seen at `now`."""
-        self._write("UPDATE clock SET latest = ?", now)
+        """Store that the clock was seen at `now`, once a second: it costs a page of every commit."""
+        if now - self.latest >= CLOCK_SECONDS:
+            self._write("UPDATE clock SET latest = ?", now)
 
     def kept(self, key: ObjectKey) -> Kept | None:
         if key in self._rows:
@@ -156,15 +158,15 @@ class Tables:
 
     def due(self, now: float, limit: int) -> Sequence[ObjectKey]:
         rows = self._all(
-            "SELECT namespace, name FROM tasks WHERE due IS NOT NULL AND due <= ? ORDER BY due LIMIT ?",
+            "SELECT due, namespace, name FROM tasks WHERE due IS NOT NULL AND outbox = '' AND due <= ?"
+            " UNION ALL"
+            " SELECT due, namespace, name FROM tasks WHERE settled = 0 AND outbox <> '' AND due <= ?"
+            " ORDER BY due LIMIT ?",
+            now,
             now,
             limit,
         )
-        return [ObjectKey(namespace=namespace, name=name) for namespace, name in rows]
-
-    def next_due(self) -> float | None:
-        due: float | None = self._one("SELECT min(due) FROM tasks WHERE due IS NOT NULL")[0]
-        return due
+        return [ObjectKey(namespace=namespace, name=name) for _, namespace, name in rows]
 
     def tasks(self, namespace: str, queue: str | None) -> Sequence[Task]:
         if queue is None:
@@ -200,8 +202,10 @@ class Tables:
         return {State(state): number for state, number in rows}
 
     def can_go_on(self) -> bool:
-        due = "SELECT 1 FROM tasks WHERE due IS NOT NULL LIMIT 1"
-        return bool(self._all("SELECT 1 FROM tasks WHERE claimable = 1 LIMIT 1") or self._all(due))
+        return any(
+            self._all(f"SELECT 1 FROM tasks WHERE {where} LIMIT 1")
+            for where in ("claimable = 1", "settled = 0 AND outbox <> ''", "due IS NOT NULL AND outbox = ''")
+        )
 
     def job(self, key: ObjectKey) -> Job | None:
         found = self._jobs("namespace = ? AND name = ?", key.namespace, key.name)

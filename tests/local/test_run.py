@@ -131,6 +131,7 @@ def digest_in(out: str) -> str:
     return str(digest)
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_a_table_a_digest_and_its_continuation(runs: Runs) -> None:
     runs.write(manifest_of(continuation=THEN_TOTAL))
     code, out, err = runs.run()
@@ -143,6 +144,7 @@ def test_a_run_ends_with_a_table_a_digest_and_its_continuation(runs: Runs) -> No
     assert (again, digest_in(out_again)) == (run_module.SUCCEEDED, digest_in(out))
 
 
+@pytest.mark.slow
 def test_a_rejected_branch_fails_the_run_and_the_others_are_done(runs: Runs) -> None:
     runs.write(manifest_of(3, more={1: {"reject": 1}}))
     code, out, _ = runs.run()
@@ -185,6 +187,7 @@ def test_killed_workers_are_started_again(runs: Runs) -> None:
     assert "10/10 branches settled: 10 ok" in out
 
 
+@pytest.mark.slow
 def test_a_handler_that_kills_its_worker_is_tried_again(runs: Runs) -> None:
     runs.write(manifest_of(3, more={1: {"die": 1}}))
     code, out, err = runs.run("--workers", "1")
@@ -192,6 +195,7 @@ def test_a_handler_that_kills_its_worker_is_tried_again(runs: Runs) -> None:
     assert re.search(r'^b1 +Ok +\{"double":2\} +2$', out, re.MULTILINE), out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signalled", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_cleanly_and_the_next_run_goes_on(runs: Runs, signalled: signal.Signals) -> None:
     slow = {number: {"milliseconds": 50} for number in range(20)}
@@ -210,6 +214,7 @@ def test_a_signal_stops_cleanly_and_the_next_run_goes_on(runs: Runs, signalled: 
     assert runs.run()[0] == run_module.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_report_is_a_standstill(runs: Runs) -> None:
     manifest = manifest_of(2)
     manifest["spec"]["template"]["spec"]["queue"] = "unknown"
@@ -220,6 +225,7 @@ def test_what_waits_for_a_report_is_a_standstill(runs: Runs) -> None:
     assert "feed (0/2 settled)" in err
 
 
+@pytest.mark.slow
 def test_an_app_that_cannot_be_used_is_told_in_one_sentence(runs: Runs) -> None:
     runs.write(manifest_of(1))
     code, _, err = runs.run(app="tests.local.feed_app:nothing")
@@ -228,6 +234,7 @@ def test_an_app_that_cannot_be_used_is_told_in_one_sentence(runs: Runs) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_other_content_under_the_same_name_is_refused(runs: Runs) -> None:
     runs.write(manifest_of(1))
     assert runs.run()[0] == run_module.SUCCEEDED

@@ -123,6 +123,7 @@ async def test_an_error_in_the_middle_of_a_write_says_nothing_about_it(
     store.close_now()
 
 
+@pytest.mark.slow
 def test_many_threads_and_processes_write_without_a_lock_error(tmp_path: Path) -> None:
     """(B21)"""
     path = tmp_path / "store.db"
@@ -183,6 +184,7 @@ async def submit_one(path: Path) -> None:
     assert isinstance(await store.write(submit), Applied)
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_there_after_a_kill(tmp_path: Path) -> None:
     """(B25)"""
     path = tmp_path / "store.db"

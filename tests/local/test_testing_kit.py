@@ -139,6 +139,7 @@ def test_a_lost_answer_does_not_run_the_work_twice(
     assert fencepost_store.look("a").count == 1
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_nothing_of_ours_before_it_is_used(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n"

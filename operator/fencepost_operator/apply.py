@@ -23,7 +23,7 @@ from fencepost.ports import Answer, Applied, Cause, NewTask, Refused, Unanswered
 from fencepost.protocol.fanout import ChildTask
 from fencepost.protocol.job import Job, JobStatus
 from fencepost.protocol.mutation import OperatorMutation
-from fencepost.protocol.task import Task
+from fencepost.protocol.task import ObjectKey, Task
 from fencepost_operator import paths
 from fencepost_operator.metrics import Metrics
 from fencepost_operator.observe import World
@@ -44,6 +44,15 @@ class Written:
 
 
 WriteEnd = Written | Refused | Unanswered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenVersion:
+    """Which object at which version a write is for, where there is no `Job` of it."""
+
+    key: ObjectKey
+    uid: str
+    version: str
 
 
 class Writer:
@@ -90,7 +99,7 @@ class Writer:
         )
         return await self.patch_status(job, content, what="status")
 
-    async def patch_status(self, job: Job, content: Json, *, what: str) -> WriteEnd:
+    async def patch_status(self, job: Job | SeenVersion, content: Json, *, what: str) -> WriteEnd:
         """Merge `content` into the status of a job at the version that it was planned on."""
         body = {"metadata": {"uid": job.uid, "resourceVersion": job.version}, "status": content}
         asked = self._clock()

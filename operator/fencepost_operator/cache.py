@@ -25,6 +25,7 @@ from fencepost.protocol.task import ObjectKey, Task
 from fencepost_operator.decide import Trouble
 from fencepost_operator.slim import slim_job, without_request, without_values
 from fencepost_operator.spacing import Spacing
+from fencepost_operator.unfit import Unfit
 
 AWAIT_EVENT_SECONDS: Final = 5.0
 REMEMBER_GONE_SECONDS: Final = 60.0  # longer than any request is in flight
@@ -106,6 +107,7 @@ class Cache:
         self._tasks: dict[Place, SeenTask] = {}
         self._jobs: dict[Place, SeenJob] = {}
         self._job_of_name: dict[Place, Place] = {}
+        self._unfit_jobs: dict[Place, Unfit] = {}
         self._gone_tasks = Gone(clock)
         self._gone_jobs = Gone(clock)
 
@@ -117,6 +119,10 @@ class Cache:
 
     def job(self, key: ObjectKey) -> SeenJob | None:
         return self._jobs.get((key.namespace, key.name))
+
+    def unfit_job(self, key: ObjectKey) -> Unfit | None:
+        """The job under this key if it is one that is left alone."""
+        return self._unfit_jobs.get((key.namespace, key.name))
 
     def job_of(self, namespace: str, task_name: str) -> SeenJob | None:
         """The job that has derived this name, for a branch or for its continuation."""
@@ -225,9 +231,22 @@ class Cache:
             put.awaited, put.awaited_until = job.version, self._clock() + AWAIT_EVENT_SECONDS
         return True
 
+    def job_is_unfit(self, key: ObjectKey, unfit: Unfit) -> bool:
+        """Nobody can fan this job out, so there is no other under its name; False if that is known."""
+        place = (key.namespace, key.name)
+        if self._unfit_jobs.get(place) == unfit:
+            return False
+        if place in self._jobs:
+            self._drop_job(place)
+        self._unfit_jobs[place] = unfit
+        return True
+
     def job_gone(self, key: ObjectKey, *, uid: str | None = None, asked: float | None = None) -> bool:
         """As `task_gone`."""
         place = (key.namespace, key.name)
+        unfit = self._unfit_jobs.get(place)
+        if unfit is not None and uid in (None, unfit.uid):
+            del self._unfit_jobs[place]
         seen = self._jobs.get(place)
         if seen is None or (uid is not None and seen.uid != uid):
             return False
@@ -241,6 +260,9 @@ class Cache:
         """Tasks and jobs that nothing has touched since then: what a whole list has to show, or is gone."""
         tasks = [ObjectKey(namespace=p[0], name=p[1]) for p, s in self._tasks.items() if s.touched <= asked]
         jobs = [ObjectKey(namespace=p[0], name=p[1]) for p, s in self._jobs.items() if s.touched <= asked]
+        jobs += [
+            ObjectKey(namespace=p[0], name=p[1]) for p, u in self._unfit_jobs.items() if u.since <= asked
+        ]
         return tasks, jobs
 
     def _event_counts(self, seen: SeenTask | SeenJob | None, uid: str, version: str) -> bool:
@@ -282,6 +304,7 @@ class Cache:
 
     def _put_job(self, job: Job, conditions: Sequence[Mapping[str, Any]]) -> SeenJob:
         place = (job.key.namespace, job.key.name)
+        self._unfit_jobs.pop(place, None)
         known = self._jobs.get(place)
         if known is not None and known.uid != job.uid:
             self._drop_job(place)

@@ -28,6 +28,8 @@ class StallReason(StrEnum):
     CONTINUATION_REFUSED = "ContinuationRefused"
     CONTINUATION_CONFLICT = "NameConflict"
     CONTINUATION_LOST = "ContinuationLost"
+    SPEC_UNREADABLE = "SpecUnreadable"
+    SPEC_TOO_LARGE = "SpecTooLarge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,10 @@ def registry_of_kopf(
             found = event["object"]
             namespace = None if cluster_wide else found["metadata"]["namespace"]
             progress.note(paths.collection(resource, namespace))
-            take(event["type"], found)
+            try:
+                take(event["type"], found)
+            except Exception:
+                world.tell_defect(found)
 
         return handler
 

@@ -28,6 +28,7 @@ from fencepost_operator.keys import Key, job_key, task_key
 from fencepost_operator.leases import LeaseObserver
 from fencepost_operator.logs import Repeats, about, logger
 from fencepost_operator.queue import WorkQueue
+from fencepost_operator.unfit import Unfit, too_large_spec, unreadable_spec
 
 PAGE_SIZE: Final = 200
 DELETED: Final = "DELETED"
@@ -183,8 +184,23 @@ class World:
             if not isinstance(result, Response) or not result.ok:
                 raise problem_of_read(result, f"the list of {resource}")
             for item in result.body.get("items") or []:
-                seen.add(take(item, asked))
+                seen.add(self._taken(item, asked, take))
         return seen
+
+    def _taken(self, found: Json, asked: float, take: Callable[[Json, float], object]) -> ObjectKey:
+        """The key of the item; one that we are not up to must not stand in the way of the others."""
+        try:
+            take(found, asked)
+        except Exception:
+            self.tell_defect(found)
+        return _key_and_uid(found)[0]
+
+    def tell_defect(self, found: Json) -> None:
+        """To be called while an exception is handled that no object should be able to raise."""
+        key, uid = _key_and_uid(found)
+        if self._repeats.is_news(uid, "defect"):
+            note = about(key.namespace, key.name, uid=uid)
+            logger.exception("defect: an object could not be taken in", extra=note)
 
     def _listed_task(self, found: Json, asked: float) -> ObjectKey:
         key, _ = _key_and_uid(found)
@@ -199,7 +215,7 @@ class World:
         job = self._job(found)
         if job is not None:
             self.cache.job_answer(job, _conditions(found), asked=asked, written=False)
-            self._queue.add(job_key(key))  # each list looks at every job once, changed or not
+        self._queue.add(job_key(key))  # each list looks at every job once, changed or not
         return key
 
     # What to look at
@@ -266,11 +282,29 @@ class World:
             return None
 
     def _job(self, found: Json) -> Job | None:
+        key, uid = _key_and_uid(found)
         try:
-            return job_from_object(found)
+            job = job_from_object(found)
+            trouble = None if self._is_known(key, uid) else too_large_spec(found)
         except Unreadable as problem:
-            self._tell_unreadable(*_key_and_uid(found), problem)
-            return None
+            job, trouble = None, unreadable_spec(found)
+            if trouble is None:
+                self._tell_unreadable(key, uid, problem)
+        if trouble is None:
+            return job
+        self._leave_alone(key, Unfit(uid=uid, trouble=trouble, since=self._clock()))
+        return None
+
+    def _is_known(self, key: ObjectKey, uid: str) -> bool:
+        """A spec is immutable but for two small fields, so its size is looked at once."""
+        seen = self.cache.job(key)
+        return seen is not None and seen.uid == uid
+
+    def _leave_alone(self, key: ObjectKey, unfit: Unfit) -> None:
+        if self.cache.job_is_unfit(key, unfit):
+            note = about(key.namespace, key.name, uid=unfit.uid, reason=unfit.trouble.reason)
+            logger.error("a job is left alone: %s", unfit.trouble.message, extra=note)
+            self._queue.add(job_key(key))
 
     def _tell_unreadable(self, key: ObjectKey, uid: str, problem: Unreadable) -> None:
         if self._repeats.is_news(uid, "unreadable"):

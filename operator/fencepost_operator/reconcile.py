@@ -23,6 +23,7 @@ from fencepost_operator.logs import Repeats, about, logger
 from fencepost_operator.metrics import Metrics
 from fencepost_operator.observe import World
 from fencepost_operator.queue import WorkQueue
+from fencepost_operator.standstill import Standstill
 
 STEPS_MAX: Final = 4  # of one task in one look: revoke and settle, and room for a surprise
 
@@ -50,6 +51,7 @@ class Reconciler:
         self._leases = leases
         self._joining = joining
         self._continuing = continuing
+        self._standstill = Standstill(world=world, writer=writer, queue=queue, repeats=repeats)
         self._account = account
         self._clock = clock
         self._metrics = metrics
@@ -113,6 +115,9 @@ class Reconciler:
 
     async def _job(self, key: Key) -> bool:
         """The join of one job, then its continuation."""
+        unfit = self._world.cache.unfit_job(key.object_key)
+        if unfit is not None:
+            return await self._standstill.look(key, unfit)
         done = await self._joining.look(key)
         seen = self._world.cache.job(key.object_key)
         if seen is None or not seen.job.joined:

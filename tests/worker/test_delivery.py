@@ -8,7 +8,7 @@ import pytest
 
 from fencepost import Lease, Verdict, Worker
 from fencepost.outbox import Row
-from fencepost.ports import Answer, Cause, Refused, StoreUnavailable, Unanswered
+from fencepost.ports import Answer, Cause, Refused, StoreRefused, StoreUnavailable, Unanswered
 from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.mutation import Claim, Mutation, Release, Submit
 from fencepost.protocol.task import Hold, Kind, Outcome, State
@@ -251,6 +251,28 @@ async def test_one_row_that_cannot_be_read_does_not_hold_up_the_rest(scene: Scen
     await scene.work(forbidden())
     assert order == ["a", "b", "a"]
     assert {scene.store.look(name).state for name in "ab"} == {State.SUCCEEDED}
+
+
+async def test_a_task_that_nobody_can_read_holds_up_its_own_row_only(scene: Scene) -> None:
+    with scene.outbox() as outbox:
+        for name in ("broken", "fine"):
+            held = await scene.claimed(scene.store.put("q", name=name), outbox)
+            outbox.store_result(result_row(held, name))
+    read, tries = scene.store.task, list[str]()
+
+    async def unreadable_at_first(key):  # type: ignore[no-untyped-def]
+        tries.append(key.name)
+        if tries.count("broken") == 1 and key.name == "broken":
+            raise StoreRefused("LeasedTask default/broken: spec.queue: 7 is no text", Cause.SCHEMA)
+        return await read(key)
+
+    async def not_adopted(outbox: str) -> list[object]:
+        return []
+
+    scene.store.task, scene.store.unsettled_of_outbox = unreadable_at_first, not_adopted  # type: ignore
+    await scene.work(forbidden())
+    assert tries == ["broken", "fine", "broken"]
+    assert {row.status for row in scene.rows()} == {RowStatus.ACKNOWLEDGED}
 
 
 async def test_the_drain_keeps_the_order_of_the_rows_of_a_task(scene: Scene) -> None:

@@ -51,12 +51,13 @@ async def test_rows_are_handed_in_like_results_and_each_once(scene: Scene) -> No
         verdicts.extend(lease.emit({"row": number}).verdict for number in (1, 2, 1))
         verdicts.append(lease.emit("x", key="my-key").verdict)
         verdicts.append(lease.emit("x", key="my-other-key").verdict)
+        verdicts.append(lease.emit("y", key="my-key").verdict)
         return "done"
 
     scene.store.put("q", name="t")
     await scene.work(worker_of(handle))
     receipts = scene.store.look("t").receipts
-    assert verdicts == ["ACCEPTED", "ACCEPTED", "DUPLICATE", "ACCEPTED", "REJECTED_DUPLICATE"]
+    assert verdicts == ["ACCEPTED", "ACCEPTED", "DUPLICATE", "ACCEPTED", "REJECTED_DUPLICATE", "CONFLICT"]
     assert [receipt.value for receipt in receipts] == ['{"row":1}', '{"row":2}', "x", "done"]
     assert [receipt.kind for receipt in receipts] == [Kind.ROW] * 3 + [Kind.RESULT]
 

@@ -9,6 +9,7 @@ rows that were emitted are handed in too; then the lease is released, so that no
 from __future__ import annotations
 
 from fencepost.outbox import Row
+from fencepost.ports import StoreRefused
 from fencepost.protocol.drain import RowStatus, is_result
 from fencepost.protocol.task import Kind, LeaseEnd, State, Task
 from fencepost.worker.delivery import Delivered, Delivery
@@ -35,7 +36,11 @@ class Adoption:
         if any(not self._delivery.is_due(row) for row in rows):
             return
         result = next((row for row in rows if row.kind is Kind.RESULT), None)
-        delivered = await self.hand_in(task, rows)
+        try:
+            delivered = await self.hand_in(task, rows)
+        except StoreRefused as refused:
+            self._delivery.put_off(rows[0], refused)
+            return
         if delivered is not None and delivered.status is RowStatus.PENDING:
             return
         task = (delivered.task if delivered else None) or task

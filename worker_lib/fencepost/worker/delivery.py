@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencepost.outbox import ReceiptMismatch, Row
-from fencepost.ports import StoreUnavailable
+from fencepost.ports import Cause, StoreRefused, StoreUnavailable
 from fencepost.protocol.drain import RowStatus, status_after
 from fencepost.protocol.fencing import is_current
 from fencepost.protocol.submission import Judgement, Verdict
@@ -126,6 +126,11 @@ class Delivery:
         )
         return Delivered(status=RowStatus.PENDING, verdict=Verdict.RETRY_LATER, task=task)
 
+    def put_off(self, row: Row, refused: StoreRefused) -> None:
+        """One task that cannot be read holds up its own rows only. Raises what concerns all of them."""
+        _raise_if_it_concerns_all(refused)
+        self._later(row, None, str(refused))
+
     def is_due(self, row: Row) -> bool:
         return self._place.clock() >= self._due.get(row.id, 0.0)
 
@@ -149,6 +154,10 @@ class Delivery:
                 waiting.add(row.uid)
                 if unavailable >= _UNAVAILABLE_IN_A_ROW_MAX:
                     raise
+                continue
+            except StoreRefused as refused:
+                self.put_off(row, refused)
+                waiting.add(row.uid)
                 continue
             unavailable = 0
             if delivered.status is RowStatus.PENDING:
@@ -184,7 +193,16 @@ class Delivery:
         start = self._parked_turn % max(1, len(rows))
         self._parked_turn += PARKED_LOOKS_MAX
         for row in (rows[start:] + rows[:start])[:PARKED_LOOKS_MAX]:
-            task = await self._place.store.task(row.task_key)
+            try:
+                task = await self._place.store.task(row.task_key)
+            except StoreRefused as refused:
+                _raise_if_it_concerns_all(refused)
+                continue  # it is looked at again
             judgement = await judged(self._place.store, task, row.submission(recorded_by=self._place.account))
             if status_after(judgement, task, outbox=self._place.outbox.uuid) is not RowStatus.PARKED:
                 await self.deliver(row, task)
+
+
+def _raise_if_it_concerns_all(refused: StoreRefused) -> None:
+    if refused.cause is Cause.FORBIDDEN:
+        raise refused

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fencepost.outbox import NewRow, Statement
+from fencepost.outbox import NewRow, OutboxConflict, Statement
 from fencepost.protocol.payload import sha256_hex, value_text
 from fencepost.protocol.receipt import key_problem
 from fencepost.protocol.submission import Submission, Verdict, refuse_what_does_not_fit
@@ -142,7 +142,10 @@ class Lease:
         task = self._holding.task
         if all(receipt.payload_sha256 != sha256_hex(value) for receipt in task.receipts):
             refuse_what_does_not_fit(task, self._row_submission(value))
-        row = self._place.outbox.store_result(self._new_row(Kind.ROW, Outcome.OK, value, key))
+        try:
+            row = self._place.outbox.store_result(self._new_row(Kind.ROW, Outcome.OK, value, key))
+        except OutboxConflict:
+            return Emitted(verdict=Verdict.CONFLICT, receipt=None)
         self._holding.rows_emitted += 1
         if (row.token, row.holder) != (task.token, task.holder):  # from before a crash: under this lease now
             row = self._place.outbox.rearm(row.id, token=task.token, holder=task.holder)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fencepost.local.ledger import Ledger, rfc3339
 from fencepost.ports import Cause, Refused
 from fencepost.protocol import limits
+from fencepost.protocol.continuation import is_wanted
 from fencepost.protocol.job import Job, JobSpec
 from fencepost.protocol.task import ObjectKey, Owner
 
@@ -77,3 +78,16 @@ def _replayed(known: Job, spec: JobSpec, owner: Owner | None) -> JobApplied | Re
         cause=Cause.EXISTS,
         message=f"there is a job {known.key} of other content: branches and template never change",
     )
+
+
+def all_made(job: Job) -> bool:
+    """Every branch has had its task."""
+    return job.status.created >= len(job.spec.branches)
+
+
+def is_finished(job: Job) -> bool:
+    """Joined, and its continuation started if there is to be one."""
+    if not job.joined:
+        return False
+    record = job.status.continuation
+    return not is_wanted(job) or (record is not None and record.started)

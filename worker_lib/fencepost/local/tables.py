@@ -9,58 +9,15 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
-from fencepost.local import codec
+from fencepost.local import codec, task_row
+from fencepost.local.jobs import all_made, is_finished
 from fencepost.local.shelf import Kept
-from fencepost.protocol.continuation import is_wanted
 from fencepost.protocol.job import Job, JobSpec, JobStatus
-from fencepost.protocol.lease import why_not_claimable
 from fencepost.protocol.report import ReportAnswer
-from fencepost.protocol.task import Candidate, Hold, ObjectKey, Owner, Receipt, State, Task
+from fencepost.protocol.task import Candidate, ObjectKey, Receipt, State, Task
 
 SCHEMA_VERSION: Final = 1
 CLOCK_SECONDS: Final = 1.0  # by this much a clock that is set back may go back; a lease is that much longer
-
-_FIXED: Final = (
-    "namespace",
-    "name",
-    "uid",
-    "owner_kind",
-    "owner_name",
-    "owner_uid",
-    "branch",
-    "created_at",
-    "created",
-)
-_MOVING: Final = (
-    "version",
-    "queue",
-    "priority",
-    "state",
-    "settled",
-    "claimable",
-    "token",
-    "holder",
-    "outbox",
-    "account",
-    "renewals",
-    "hold",
-    "failures",
-    "last_lease",
-    "outbox_mark",
-    "acquired_at",
-    "renewed_at",
-    "progress",
-    "receipts",
-    "since",
-    "due",
-)
-_INSERT: Final = (
-    f"INSERT INTO tasks ({', '.join(_FIXED + _MOVING)}) VALUES ({', '.join('?' * len(_FIXED + _MOVING))})"
-)
-_UPDATE: Final = f"UPDATE tasks SET {', '.join(f'{column} = ?' for column in _MOVING)} WHERE id = ?"
-_SELECT: Final = (
-    f"SELECT tasks.id, spec, {', '.join(_FIXED + _MOVING)} FROM tasks JOIN specs ON task = tasks.id"
-)
 
 
 def schema() -> Iterator[str]:
@@ -118,7 +75,7 @@ class Tables:
             row = self._insert(kept)
         else:
             row, before = known
-            self._write(_UPDATE, *_moving(kept), row)
+            self._write(task_row.UPDATE, *task_row.moving_values(kept), row)
             if before.task.spec != kept.task.spec:
                 self._write("UPDATE specs SET spec = ? WHERE task = ?", codec.text_of(kept.task.spec), row)
             self._append(row, kept.task.receipts[before.task.count :])
@@ -150,7 +107,7 @@ class Tables:
                 version=str(version),
                 token=token,
                 failures=failures,
-                owner=_owner(*owner),
+                owner=task_row.owner_of(*owner),
                 branch=branch,
             )
             for name, uid, version, token, failures, *owner, branch in rows
@@ -269,7 +226,9 @@ class Tables:
         self._write("INSERT INTO consumed VALUES (?, ?)", job_uid, digest)
 
     def _insert(self, kept: Kept) -> int:
-        cursor = self.connection.execute(_INSERT, (*_fixed(kept), *_moving(kept)))
+        cursor = self.connection.execute(
+            task_row.INSERT, (*task_row.fixed_values(kept), *task_row.moving_values(kept))
+        )
         self.changed = True
         row = int(cursor.lastrowid or 0)
         self._write("INSERT INTO specs VALUES (?, ?)", row, codec.text_of(kept.task.spec))
@@ -283,14 +242,14 @@ class Tables:
             )
 
     def _tasks(self, where: str, *values: object) -> list[Kept]:
-        return [self._kept(row) for row in self._all(f"{_SELECT} WHERE {where}", *values)]
+        return [self._kept(row) for row in self._all(f"{task_row.SELECT} WHERE {where}", *values)]
 
     def _kept(self, row: Sequence[Any]) -> Kept:
         number, spec, *columns = row
-        named = dict(zip(_FIXED + _MOVING, columns, strict=True))
+        named = dict(zip(task_row.FIXED + task_row.MOVING, columns, strict=True))
         receipts = self._receipts(number) if named["receipts"] else ()
         kept = Kept(
-            task=_task(named, spec, receipts),
+            task=task_row.task_of(named, spec, receipts),
             created=named["created"],
             since=named["since"],
             due=named["due"],
@@ -317,7 +276,7 @@ class Tables:
                 status=_parsed_job_status(status),
                 generation=generation,
                 created_at=created_at,
-                owner=_owner(*owner),
+                owner=task_row.owner_of(*owner),
             )
             for namespace, name, uid, version, spec, status, generation, created_at, *owner in rows
         ]
@@ -331,87 +290,3 @@ class Tables:
     def _write(self, statement: str, *values: object) -> None:
         self.connection.execute(statement, values)
         self.changed = True
-
-
-def all_made(job: Job) -> bool:
-    """Every branch has had its task."""
-    return job.status.created >= len(job.spec.branches)
-
-
-def is_finished(job: Job) -> bool:
-    """Joined, and its continuation started if there is to be one."""
-    if not job.joined:
-        return False
-    record = job.status.continuation
-    return not is_wanted(job) or (record is not None and record.started)
-
-
-def _owner(kind: str | None, name: str | None, uid: str | None) -> Owner | None:
-    return Owner(kind=kind, name=name, uid=uid) if kind and name and uid else None
-
-
-def _fixed(kept: Kept) -> tuple[object, ...]:
-    task, owner = kept.task, kept.task.owner
-    return (
-        task.key.namespace,
-        task.key.name,
-        task.uid,
-        owner.kind if owner else None,
-        owner.name if owner else None,
-        owner.uid if owner else None,
-        task.branch,
-        task.created_at,
-        kept.created,
-    )
-
-
-def _moving(kept: Kept) -> tuple[object, ...]:
-    task = kept.task
-    return (
-        int(task.version),
-        task.spec.queue,
-        task.spec.priority,
-        task.state.value,
-        int(task.settled),
-        int(why_not_claimable(task) is None),
-        task.token,
-        task.holder,
-        task.outbox,
-        task.account,
-        task.renewals,
-        task.hold.value if task.hold else None,
-        task.failures,
-        task.last_lease.text() if task.last_lease else "",
-        task.outbox_mark,
-        task.acquired_at,
-        task.renewed_at,
-        task.progress,
-        task.count,
-        kept.since,
-        kept.due,
-    )
-
-
-def _task(named: dict[str, Any], spec: str, receipts: tuple[Receipt, ...]) -> Task:
-    return Task(
-        key=ObjectKey(namespace=named["namespace"], name=named["name"]),
-        uid=named["uid"],
-        version=str(named["version"]),
-        spec=codec.task_spec_of(spec),
-        token=named["token"],
-        holder=named["holder"],
-        account=named["account"],
-        renewals=named["renewals"],
-        hold=Hold(named["hold"]) if named["hold"] else None,
-        failures=named["failures"],
-        last_lease=codec.last_lease_of(named["last_lease"]),
-        outbox_mark=named["outbox_mark"],
-        acquired_at=named["acquired_at"],
-        renewed_at=named["renewed_at"],
-        progress=named["progress"],
-        state=State(named["state"]),
-        receipts=receipts,
-        owner=_owner(named["owner_kind"], named["owner_name"], named["owner_uid"]),
-        branch=named["branch"],
-        created_at=named["created_at"],
-    )

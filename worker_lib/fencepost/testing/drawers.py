@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fencepost.local.jobs import all_made, is_finished
 from fencepost.local.shelf import Kept
-from fencepost.local.tables import all_made, is_finished
 from fencepost.protocol.job import Job
 from fencepost.protocol.lease import why_not_claimable
 from fencepost.protocol.report import ReportAnswer

@@ -3,8 +3,8 @@
     python slow_worker.py STORE OUTBOX MODE GRACE
 
 MODE: `returns` (waits to be told to stop, then returns), `leaves` (lets `lease.check` raise), `deaf` (goes
-on for ever), `async` (sleeps on the loop), `idle` (there is nothing to do), `row` (emits a row, then waits).
-It prints `working` when it is.
+on for ever), `async` (sleeps on the loop), `stubborn` (the same, and takes no cancel), `idle` (there is
+nothing to do), `row` (emits a row, then waits). It prints `working` when it is.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ def main() -> None:
             print("working", flush=True)
             await asyncio.sleep(60)
             return "never"
+
+    elif mode == "stubborn":
+
+        @worker.task
+        async def go_on(request: dict) -> str:  # type: ignore[type-arg]
+            print("working", flush=True)
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    continue
     else:
 
         @worker.task

@@ -195,43 +195,6 @@ async def test_a_job_that_cannot_be_read_costs_no_failure_and_nothing_is_execute
     assert len(scene.store.of_kind(Release)) == 1
 
 
-async def test_a_full_outbox_stops_the_claim_and_not_the_drain(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fencepost.outbox import Outbox, OutboxFull
-
-    worker = Worker(queue="q")
-    full = False
-
-    @worker.task
-    def handle(request: dict) -> dict:  # type: ignore[type-arg]
-        nonlocal full
-        full = True
-        return request
-
-    stored = Outbox.store_result
-
-    def store_result(self, row, *, deferred=()):  # type: ignore[no-untyped-def]
-        if full:
-            raise OutboxFull("no room left on the volume")
-        return stored(self, row, deferred=deferred)
-
-    def flush(self) -> None:  # type: ignore[no-untyped-def]
-        if full:
-            raise OutboxFull("no room left on the volume")
-
-    monkeypatch.setattr(Outbox, "store_result", store_result)
-    monkeypatch.setattr(Outbox, "flush", flush)
-    monkeypatch.setattr(Outbox, "full", property(lambda self: full))
-    scene.store.put("q", {"n": 1}, name="a")
-    scene.store.put("q", {"n": 2}, name="b")
-    await scene.work(worker)
-    first, second = (scene.store.look(name) for name in "ab")
-    assert (first.hold, second.token) == (Hold.BACKOFF, 0)
-    assert first.last_lease is not None
-    assert "could not be stored: no room left" in first.last_lease.message
-
-
 async def test_a_claim_that_was_answered_after_its_own_lease_is_proved_before_the_work(
     scene: Scene,
 ) -> None:

@@ -92,9 +92,12 @@ async def test_an_async_handler_is_cancelled_when_its_grace_is_over(start: Start
     assert (task.hold, task.failures) == (None, 0)
 
 
-async def test_a_thread_that_outlives_its_grace_keeps_its_lease(start: Start, store: LocalStore) -> None:
+@pytest.mark.parametrize("mode", ["deaf", "stubborn"])
+async def test_a_handler_that_outlives_its_grace_keeps_its_lease(
+    start: Start, store: LocalStore, mode: str
+) -> None:
     """No release while guarded work still runs: the process ends, and the lease runs out."""
-    process = start("deaf", grace=0.2)
+    process = start(mode, grace=0.2)
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == GraceOver.exit_code
     _, told = process.communicate()

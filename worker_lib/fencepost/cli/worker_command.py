@@ -10,7 +10,7 @@ import click
 from fencepost.cli.app import load_worker
 from fencepost.cli.target import Target, run_async, target_of, target_options
 from fencepost.worker.settings import GRACE_SECONDS, Settings
-from fencepost.worker.worker import Worker
+from fencepost.worker.worker import Worker, or_exit_when_grace_is_over
 
 LOCAL_IDLE_SECONDS = (0.02, 0.25)  # a file on this machine may be asked often
 
@@ -66,7 +66,7 @@ def worker(
 
 async def _work(worker: Worker, target: Target, outbox: Path | None, settings: Settings) -> None:
     async with target.opened() as store:
-        await worker.run_async(store=store, outbox=outbox, settings=settings)
+        await or_exit_when_grace_is_over(worker.run_async(store=store, outbox=outbox, settings=settings))
 
 
 def settings_for(target: Target, *, once: bool, grace_seconds: float) -> Settings:

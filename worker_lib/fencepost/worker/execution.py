@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fencepost.protocol.payload import PayloadRefused
 from fencepost.protocol.task import LeaseEnd, Outcome
@@ -42,6 +42,8 @@ class NotDone:
 
 
 Ending = Done | NotDone
+
+WIND_DOWN_SECONDS: Final = 2.0  # what a cancelled handler may take to let go, when the grace is over
 
 
 async def execute(place: Workplace, handler: Handler, holding: Holding, lease: Lease) -> Ending:
@@ -77,14 +79,16 @@ async def _until_it_ends(
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not work.done() and handler.is_async:
             work.cancel()
-        if not work.done() and not handler.is_async:
+        if not work.done():
             waited.discard(lost)
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise GraceOver(
-                    f"the handler of {holding.task.key} did not end in {place.settings.grace_seconds:g} s: "
-                    "its lease is left to run out; check `lease.stopping` in long work"
-                )
+        if not work.done() and handler.is_async:
+            await asyncio.wait({work}, timeout=WIND_DOWN_SECONDS)
+        if not work.done():
+            raise GraceOver(
+                f"the handler of {holding.task.key} did not end in {place.settings.grace_seconds:g} s: "
+                "its lease is left to run out; check `lease.stopping` in long work"
+            )
         return await _ending(place, holding, work)
     finally:
         lost.cancel()

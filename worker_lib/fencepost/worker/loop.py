@@ -81,6 +81,7 @@ class Loop:
             if turn in (Turn.UNSERVED, Turn.WORKED):
                 continue
             if self._place.settings.once and turn is Turn.NOTHING and not self._rows_are_left():
+                self._tell_if_full()
                 break
             await self._rest()
         await self._last_drain()
@@ -289,6 +290,13 @@ class Loop:
         finally:
             for future in waited:
                 future.cancel()
+
+    def _tell_if_full(self) -> None:
+        if self._place.outbox.full:
+            raise TryAgainLater(
+                f"the volume of the outbox {self._place.outbox.path} is full: "
+                "nothing was claimed since; make room"
+            )
 
     def _tell_rows_left(self) -> None:
         left = sum(1 for row in self._place.outbox.pending() if row.status is RowStatus.PENDING)

@@ -14,7 +14,7 @@ import socket
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
@@ -30,6 +30,7 @@ from fencepost.worker.settings import RETRY_SECONDS_MAX, Settings, retry_seconds
 from fencepost.worker.stopping import Stopping, signals_ask_to_stop
 from fencepost.worker.workplace import LOG, OnRefused, Workplace
 
+T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 OUTBOX_VARIABLE: Final = "FENCEPOST_OUTBOX"
@@ -118,7 +119,8 @@ class Worker:
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
-            asyncio.run(self.run_async(store=store, outbox=outbox, once=once, settings=settings))
+            work = self.run_async(store=store, outbox=outbox, once=once, settings=settings)
+            asyncio.run(or_exit_when_grace_is_over(work))
         except (WorkerFailure, OutboxRefused, OutboxFailed) as failure:
             _end(failure)
 
@@ -243,8 +245,20 @@ async def _account(store: TaskStore, settings: Settings, stopping: Stopping) -> 
     return None
 
 
+async def or_exit_when_grace_is_over(work: Coroutine[Any, Any, T]) -> T:
+    """For programs: a handler that still runs can be neither ended nor waited for, so the process ends.
+
+    Closing the loop would wait for it. The outbox is closed by then; the lease runs out.
+    """
+    try:
+        return await work
+    except GraceOver as failure:
+        _end(failure)
+        raise
+
+
 def _end(failure: WorkerFailure | OutboxRefused | OutboxFailed) -> None:
-    """One sentence and the exit code. A thread that still runs cannot be ended, so the process is."""
+    """One sentence and the exit code."""
     print(f"fencepost: {failure}", file=sys.stderr, flush=True)
     code = WorkerFailure.exit_code if isinstance(failure, OutboxFailed) else failure.exit_code
     if isinstance(failure, GraceOver):
@@ -252,4 +266,4 @@ def _end(failure: WorkerFailure | OutboxRefused | OutboxFailed) -> None:
     sys.exit(code)
 
 
-__all__ = ["Worker", "connect_to_cluster", "open_outbox", "outbox_path"]
+__all__ = ["Worker", "connect_to_cluster", "open_outbox", "or_exit_when_grace_is_over", "outbox_path"]

@@ -390,6 +390,7 @@ def test_a_stored_task_is_read_without_a_request_that_nobody_can_keep(
     assert replace(found, spec=replace(found.spec, request_problem="")) == replace(
         FULL, spec=replace(FULL.spec, request="{}")
     )
+    assert "request" not in task_view(found)["spec"]
 
 
 @pytest.mark.parametrize(("request_object", "sentence"), UNFIT_REQUESTS)

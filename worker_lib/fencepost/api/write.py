@@ -98,8 +98,10 @@ def _template_spec_object(spec: TaskSpec) -> Object:
 
 
 def task_view(task: Task) -> Object:
-    """The whole object, as `kubectl get -o json` would show it."""
+    """The whole object, as `kubectl get -o json` would show it; without a request that cannot be read."""
     view = task_object(task)
+    if task.spec.request_problem:
+        del view["spec"]["request"]
     metadata = view["metadata"]
     metadata |= _metadata_of_stored(task)
     if annotations := metadata.get("annotations", {}) | _lease_annotations(task):

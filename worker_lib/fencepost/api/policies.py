@@ -132,9 +132,11 @@ FAN_OUT_JOB: Final = Policy(
     ),
 )
 
-POLICIES: Final = (FENCE, RECEIPT, WORKER, FAN_OUT_JOB)
+# The fence comes last: readiness is probed by a write that it refuses, and what bites last proves the rest.
+POLICIES: Final = (RECEIPT, WORKER, FAN_OUT_JOB, FENCE)
 
 
 def policies() -> list[dict[str, Any]]:
-    """All policies with their bindings, in the order in which they are written."""
-    return [each for policy in POLICIES for each in policy.as_objects()]
+    """All policies, then all bindings, in the order in which they are written."""
+    made = [policy.as_objects() for policy in POLICIES]
+    return [policy for policy, _ in made] + [binding for _, binding in made]

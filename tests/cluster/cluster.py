@@ -155,7 +155,7 @@ class Cluster:
             self._wait_for_policies()
 
     def _wait_for_policies(self) -> None:
-        # No policy lets a task be born leased, so this is refused once the server knows the policies.
+        # The binding of this rule is the last one in crds/policies.yaml: when it bites, the others do too.
         task = {
             "apiVersion": "fencepost.dev/v1alpha1",
             "kind": "LeasedTask",

@@ -160,6 +160,17 @@ class Cache:
 
     # Feeding
 
+    def knows_task(self, key: ObjectKey, *, uid: str, version: str) -> bool:
+        """Whether an event shows no more than is known: for instance that of a write whose answer came first.
+
+        Asked before an object is parsed, which is most of what an event costs us.
+        """
+        return _is_known(self._tasks.get((key.namespace, key.name)), uid, version)
+
+    def knows_job(self, key: ObjectKey, *, uid: str, version: str) -> bool:
+        """As `knows_task`."""
+        return _is_known(self._jobs.get((key.namespace, key.name)), uid, version)
+
     def task_event(self, task: Task) -> bool:
         """An event showed the task like this; False if that is known or older than what is known."""
         seen = self._tasks.get((task.key.namespace, task.key.name))
@@ -266,11 +277,10 @@ class Cache:
         return tasks, jobs
 
     def _event_counts(self, seen: SeenTask | SeenJob | None, uid: str, version: str) -> bool:
+        if _is_known(seen, uid, version):
+            return False
         if seen is None or seen.uid != uid:
             return True
-        if seen.version == version:
-            seen.awaited = ""
-            return False
         awaits = bool(seen.awaited) and self._clock() < seen.awaited_until
         return not awaits or is_newer(version, seen.awaited)
 
@@ -343,6 +353,14 @@ class Cache:
         seen = self._jobs.pop(place)
         for name in seen.names:
             self._job_of_name.pop((place[0], name), None)
+
+
+def _is_known(seen: SeenTask | SeenJob | None, uid: str, version: str) -> bool:
+    """Whether it was seen at this version; its event is then no longer on the way."""
+    if seen is None or (seen.uid, seen.version) != (uid, version):
+        return False
+    seen.awaited = ""
+    return True
 
 
 def is_newer(version: str, other: str) -> bool:

@@ -74,6 +74,8 @@ class World:
         if event == DELETED:
             self._task_is_gone(key, uid=uid)
             return
+        if self.cache.knows_task(key, uid=uid, version=_version(found)):
+            return
         task = self._task(found)
         before = self.cache.task(key)
         if task is not None and self.cache.task_event(task):
@@ -84,6 +86,8 @@ class World:
         key, uid = _key_and_uid(found)
         if event == DELETED:
             self._job_is_gone(key, uid=uid)
+            return
+        if self.cache.knows_job(key, uid=uid, version=_version(found)):
             return
         job = self._job(found)
         if job is not None and self.cache.job_event(job, _conditions(found)):
@@ -203,7 +207,9 @@ class World:
             logger.exception("defect: an object could not be taken in", extra=note)
 
     def _listed_task(self, found: Json, asked: float) -> ObjectKey:
-        key, _ = _key_and_uid(found)
+        key, uid = _key_and_uid(found)
+        if self.cache.knows_task(key, uid=uid, version=_version(found)):
+            return key
         task = self._task(found)
         before = self.cache.task(key)
         if task is not None and self.cache.task_answer(task, asked=asked, written=False):
@@ -277,7 +283,7 @@ class World:
             return task_from_object(found)
         except Unreadable as problem:
             key, uid = _key_and_uid(found)
-            self.cache.unreadable_task(key, uid=uid, version=str(found["metadata"].get("resourceVersion")))
+            self.cache.unreadable_task(key, uid=uid, version=_version(found))
             self._tell_unreadable(key, uid, problem)
             return None
 
@@ -322,6 +328,10 @@ def says_that_it_is_absent(result: Result) -> bool:
 def _key_and_uid(found: Json) -> tuple[ObjectKey, str]:
     metadata = found["metadata"]
     return ObjectKey(namespace=metadata["namespace"], name=metadata["name"]), str(metadata["uid"])
+
+
+def _version(found: Json) -> str:
+    return str(found["metadata"].get("resourceVersion"))
 
 
 def _conditions(found: Json) -> Sequence[Json]:

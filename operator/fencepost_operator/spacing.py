@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-FIRST_SECONDS: Final = 5.0
-WRITES_MAX: Final = 12  # the last of them comes after some three hours
+FIRST_SECONDS: Final = 10.0
+WRITES_MAX: Final = 12  # the last of them comes after some eleven hours
 
 
 class Spacing:

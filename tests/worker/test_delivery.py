@@ -167,6 +167,30 @@ def _too_large_for_the_store(mutation: Mutation) -> Answer | None:
     return Refused(cause=Cause.TOO_LARGE, message="over a limit") if large else None
 
 
+async def test_a_row_that_the_task_has_no_room_for_is_a_dead_letter_at_once(scene: Scene) -> None:
+    with scene.outbox() as outbox:
+        held = await scene.claimed(scene.store.put("q", name="t"), outbox)
+        row = outbox.store_result(result_row(held, "one too many", kind=Kind.ROW))
+        for number in range(28):
+            other = replace(row, value=str(number), idempotency_key=f"key {number}")
+            held = await _submit(scene, held, other)
+    tally = await scene.work(forbidden())
+    assert tally == {"unacceptable": 1, "released, start": 1}
+    assert scene.store.of_kind(Submit) == []
+    assert "28 is the limit for one that does not settle it" in scene.rows()[0].reason
+
+
+async def test_an_error_of_a_megabyte_is_cut_and_the_row_is_sent_again(scene: Scene) -> None:
+    def refuse(mutation: Mutation) -> Answer | None:
+        first = isinstance(mutation, Submit) and len(scene.store.of_kind(Submit)) == 1
+        return Refused(cause=Cause.OVERLOADED, message="e" * 1_000_000) if first else None
+
+    scene.store.before = refuse
+    scene.store.put("q", name="t")
+    assert await scene.work(echo()) == {"claims": 1, "ACCEPTED": 1}
+    assert len(scene.rows()[0].last_error) <= 1024
+
+
 async def test_dead_letters_are_not_sent_again(scene: Scene) -> None:
     task = scene.store.put("q", name="t")
     with scene.outbox() as outbox:

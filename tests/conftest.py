@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.cluster.build import Binaries, BuildError, binaries, built_kubectl, everything_is_built
 from tests.cluster.cluster import Cluster, Role, cluster_of, connect
 from tests.cluster.control_plane import ControlPlane

@@ -8,7 +8,6 @@ On a cluster: kubectl apply -f examples/checksums/job.yaml
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sysconfig
 from pathlib import Path
@@ -43,10 +42,14 @@ def hash_package(request: Package) -> dict[str, str]:
 
 @worker.task(queue="checksums-manifest")
 def write_manifest(request: Manifest, lease: Lease) -> dict[str, str | int]:
-    """Join the branches into one manifest. Its content depends on the snapshot alone, so a repeat is harmless."""
+    """Join the branches into one manifest.
+
+    `lease.branches()` has compared the snapshot's digest, and every value with its hash. What is written
+    depends on the snapshot alone, so a repeat after a crash writes the same file again.
+    """
     digests: dict[str, str] = {}
     for branch in lease.branches().values():
-        for path, digest in json.loads(branch.value).items():
+        for path, digest in branch.data.items():
             digests[str(STANDARD_LIBRARY / path)] = digest
     target = Path(os.environ.get("CHECKSUMS_FOLDER", "build")) / Path(request.file).name
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,6 @@ On a cluster: kubectl apply -f examples/shelter_feed/job.yaml
 
 from __future__ import annotations
 
-import json
-
 from pydantic import BaseModel
 
 from fencepost import Lease, Worker
@@ -41,5 +39,5 @@ def import_feed(request: Feed, lease: Lease) -> dict[str, int]:
 @worker.task(queue="shelter-feed-total")
 def total(request: dict[str, object], lease: Lease) -> dict[str, int]:
     """The sums over all shelters, from the joined snapshot."""
-    counts = [json.loads(branch.value) for branch in lease.branches().values()]
+    counts = [branch.data for branch in lease.branches().values()]
     return {key: sum(count[key] for count in counts) for key in ("exported", "rows")}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
 from tests.cluster.audit import audit_events, audit_logs_in
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kube_api import Answer, Json, KubeApi, api_of_kubeconfig

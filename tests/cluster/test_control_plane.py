@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.cluster import build, toolchain
 from tests.cluster.audit import accepted_writes
 from tests.cluster.cluster import Cluster, cluster_of

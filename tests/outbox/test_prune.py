@@ -9,7 +9,7 @@ import pytest
 from fencepost.outbox import Outbox
 from fencepost.outbox.audit import FindingKind, audit_report
 from fencepost.protocol.submission import Verdict
-from tests.outbox.given import Clock, Server, held_task, opened, result_for, sent
+from tests.outbox.given import Clock, Server, emitted_for, held_task, opened, result_for, sent
 
 
 def filled(path: Path) -> tuple[Outbox, Server, Clock]:
@@ -41,6 +41,19 @@ def test_old_acknowledged_rows_go_and_nothing_else(path: Path) -> None:
         assert outbox.prune(30) == 0
         assert outbox.prune(30, dead=True) == 1
         assert [row.id for row in outbox.all()] == [4, 6, 7]
+
+
+def test_an_old_row_stays_while_the_result_of_its_task_is_open(path: Path) -> None:
+    clock = Clock()
+    with opened(path, now=clock) as outbox:
+        task = held_task(outbox, 1)
+        emitted = outbox.store_result(emitted_for(task, "emitted"))
+        sent(outbox, Server.of(task), emitted)
+        result = outbox.store_result(result_for(task))
+        clock.day = 40
+        assert outbox.prune(30) == 0
+        outbox.kill(result.id, "gone")
+        assert outbox.prune(30) == 1
 
 
 def test_the_chain_replays_from_where_it_was_cut(path: Path) -> None:

@@ -95,7 +95,11 @@ WHERE kind = 'Result'
   AND NOT EXISTS (SELECT 1 FROM fencepost_tasks AS tasks WHERE tasks.uid = rows.uid AND done_row IS NOT NULL);
 
 -- name: prune_acknowledged
-DELETE FROM fencepost_rows WHERE status = 'acknowledged' AND acknowledged_at < :before;
+-- Not while a row of the same task is open: the receipt of a deleted task is recomputed over all its rows.
+DELETE FROM fencepost_rows WHERE status = 'acknowledged' AND acknowledged_at < :before
+  AND NOT EXISTS (
+    SELECT 1 FROM fencepost_rows AS open_rows
+    WHERE open_rows.uid = fencepost_rows.uid AND open_rows.status IN ('pending', 'parked'));
 
 -- name: prune_dead
 DELETE FROM fencepost_rows WHERE status = 'dead' AND stored_at < :before;

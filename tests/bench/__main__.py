@@ -56,7 +56,7 @@ def measure(names: list[str], *, quick: bool) -> list[Measured]:
             with stage(Path(scratch)) as place:
                 measured += on_the_api_server(place, names, quick=quick)
         if EMBEDDED in names:
-            measured += embedded.measure(Path(scratch), quick=quick)
+            measured += embedded.measure(quick=quick)
     say(f"load {os.getloadavg()[0]:.1f} at the end")
     return measured
 

@@ -7,6 +7,7 @@ counted by strace in a run of their own, because tracing costs time.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -25,13 +26,14 @@ REPOSITORY = Path(__file__).parents[2]
 APP = "tests.bench.trivial:worker"
 BRANCHES = 1_000
 TASKS_A_SECOND_MIN = 500
+DEFAULT_WORKERS = 2  # of `fencepost run`; the target is about what a user gets who says nothing
 SYNC = re.compile(r"\b(fsync|fdatasync)\(")
 
 
-def measure(scratch: Path, *, quick: bool) -> list[Measured]:
+def measure(*, quick: bool) -> list[Measured]:
     """One worker process and two, in turn."""
     jobs, rounds = (1, 1) if quick else (3, 3)
-    folder = _place(scratch)
+    folder = _place()
     rates: dict[int, list[float]] = {1: [], 2: []}
     walls: list[float] = []
     for turn in range(rounds):
@@ -45,19 +47,17 @@ def measure(scratch: Path, *, quick: bool) -> list[Measured]:
             name=f"embedded, {workers} worker process{'es' if workers > 1 else ''}",
             unit="tasks/s",
             values=of_them,
-            target=Target(sign=">=", limit=TASKS_A_SECOND_MIN),
+            target=Target(sign=">=", limit=TASKS_A_SECOND_MIN) if workers == DEFAULT_WORKERS else None,
         )
         for workers, of_them in rates.items()
     ]
     return [*lines, *_about_syncs(folder, quick=quick)]
 
 
-def _place(scratch: Path) -> Path:
+def _place() -> Path:
     """On the file system of the repository where that can be written: /tmp may be memory."""
     folder = REPOSITORY / "build" / f"bench-{os.getpid()}"
     folder.mkdir(parents=True)
-    import atexit
-
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

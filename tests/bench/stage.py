@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -121,7 +121,7 @@ class Stage:
 
         def made() -> bool:
             jobs = self.objects(namespace, "fanoutjobs")
-            return sum(job.get("status", {}).get("created", 0) for job in jobs) >= tasks
+            return bool(sum(job.get("status", {}).get("created", 0) for job in jobs) >= tasks)
 
         until(made, f"{tasks} tasks are made in {namespace}")
 
@@ -150,7 +150,7 @@ def stage(folder: Path) -> Iterator[Stage]:
         yield Stage(cluster=cluster, plane=plane, folder=folder)
 
 
-def until(condition: Any, what: str, *, seconds: float = WAIT_SECONDS_MAX) -> None:
+def until(condition: Callable[[], bool], what: str, *, seconds: float = WAIT_SECONDS_MAX) -> None:
     """Ask four times a second; raises `TimeoutError`."""
     end = time.monotonic() + seconds
     while not condition():

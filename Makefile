@@ -26,6 +26,7 @@ $(READY): requirements.lock pyproject.toml
 run: $(READY) ## the main job, embedded: hash the standard library and check the manifest
 	@mkdir -p build
 	@$(BIN)/fencepost run examples/checksums/job.yaml --app examples.checksums.worker:worker --workers 2 --store build/checksums.db
+	@test -f build/checksums.sha256 || { echo "build/checksums.sha256 was removed after the job had written it: rm build/checksums.db*, then again"; exit 1; }
 	@sha256sum --check --quiet build/checksums.sha256 && \
 	  echo "sha256sum confirms build/checksums.sha256: $$(wc -l < build/checksums.sha256) files"
 

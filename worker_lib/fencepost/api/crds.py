@@ -56,7 +56,7 @@ TASK_COLUMNS: Final = (
 
 JOB_COLUMNS: Final = (
     _column("State", ".status.state", description="Running, Succeeded or Failed."),
-    _column("Created", ".status.created", type="integer", description="Branches that have had their task."),
+    _column("Tasks", ".status.created", type="integer", description="Branches that have had their task."),
     _column(
         "Message",
         '.status.conditions[?(@.type=="Succeeded")].message',

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from fencepost import Lease, OutcomeUnknown, Rejected, Worker
@@ -199,7 +201,9 @@ async def test_requests_and_results_are_typed(scene: Scene) -> None:
     assert scene.store.look("t").receipts[0].value == '{"rows":3}'
 
 
-async def test_a_request_that_does_not_fit_names_its_fields_and_is_retried(scene: Scene) -> None:
+async def test_a_request_that_does_not_fit_names_its_fields_and_is_retried(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = Worker(queue="q")
 
     @worker.task
@@ -211,6 +215,68 @@ async def test_a_request_that_does_not_fit_names_its_fields_and_is_retried(scene
     last = scene.store.look("t").last_lease
     assert last is not None
     assert "does not fit Feed: url: Field required; limit: " in last.message
+    [told] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert told.getMessage().startswith(
+        "default/t came to no result (failure 1, 6 are tried again): the request does not fit Feed: url: "
+    )
+
+
+@pytest.mark.parametrize(
+    "annotation", [dict[str, int], Mapping[str, int], Annotated[dict, Field(min_length=2)]]
+)
+async def test_a_dictionary_with_a_type_inside_is_checked(scene: Scene, annotation: object) -> None:
+    worker = Worker(queue="q")
+
+    def handle(request: dict) -> dict:  # type: ignore[type-arg]
+        raise AssertionError("executed")
+
+    handle.__annotations__["request"] = annotation
+    worker.task(handle)
+    scene.store.put("q", {"n": "many"}, name="t")
+    await scene.work(worker)
+    last = scene.store.look("t").last_lease
+    assert last is not None
+    assert "the request does not fit" in last.message
+
+
+async def test_an_error_of_the_handler_is_one_line_with_the_traceback_beside_it(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(queue="q")
+
+    @worker.task
+    def handle(request: dict) -> None:  # type: ignore[type-arg]
+        raise ConnectionError("the feed\nis away " + "x" * 10_000)
+
+    scene.store.put("q", name="t")
+    await scene.work(worker)
+    [told] = [record for record in caplog.records if record.levelname == "WARNING"]
+    said = told.getMessage()
+    assert (
+        "default/t came to no result (failure 1, 6 are tried again): ConnectionError: the feed is away x"
+        in said
+    )
+    assert len(said) < 500
+    assert told.exc_info is not None
+
+
+async def test_the_last_line_says_in_words_what_was_done(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker = Worker(queue="q")
+
+    @worker.task
+    def handle(request: dict[str, int]) -> int:
+        return 1 // request["n"]
+
+    for number in (0, 0, 1):
+        scene.store.put("q", {"n": number})
+    await scene.work(worker)
+    assert caplog.messages[-1] == "ended: 3 claims, 1 accepted, 2 released after an error"
+    caplog.clear()
+    await scene.work(echo("other"))
+    assert caplog.messages[-1] == "ended: there was nothing to do"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +312,11 @@ async def test_results_of_every_sort(scene: Scene, returned: object, annotation:
         ("\ud800", str, "surrogate"),
         ("x" * 20_000, str, "over the limit of 16384"),
         ({"rows": "many"}, Summary, "does not fit Summary: rows"),
+        ({"rows": "many"}, dict[str, int], "does not fit dict[str, int]: rows: Input should be a valid int"),
+        ({"rows": float("nan")}, dict[str, float], "RFC 8785"),
+        ([1], dict, "does not fit dict: the handler returned list"),
+        ({"rows": 1}, None, "does not fit None: the handler returned dict"),
+        (None, dict, "does not fit dict: the handler returned NoneType"),
         (object(), dict, "does not fit object: Unable to serialize"),
     ],
 )

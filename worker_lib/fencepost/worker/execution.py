@@ -35,10 +35,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDone:
-    """No outcome: the lease is to be released with this reason."""
+    """No outcome: the lease is to be released with this reason.
+
+    `raised` is what the user's own code raised, if that is why: its traceback belongs in the log.
+    """
 
     end: LeaseEnd
     message: str
+    raised: BaseException | None = None
 
 
 Ending = Done | NotDone
@@ -139,8 +143,7 @@ def _not_returned(error: BaseException) -> Ending:
             return NotDone(end=LeaseEnd.ERROR, message=_LEFT)
         case ResultUnfit() | PayloadRefused():
             return NotDone(end=LeaseEnd.ERROR, message=str(error))
-    LOG.warning("the handler raised %s", type(error).__name__, exc_info=error)
-    return NotDone(end=LeaseEnd.ERROR, message=f"{type(error).__name__}: {error}")
+    return NotDone(end=LeaseEnd.ERROR, message=f"{type(error).__name__}: {error}", raised=error)
 
 
 def _rejected(rejected: Rejected) -> Ending:

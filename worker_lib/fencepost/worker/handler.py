@@ -1,8 +1,9 @@
 """The user's function: what it takes and gives, and how it is called.
 
 The request is turned into the type of the handler's first parameter and the result checked against its
-return annotation, by pydantic; plain dictionaries and text need no pydantic and do not load it. A `def` runs
-in a thread of its own, an `async def` on the worker's loop.
+return annotation, by pydantic, with adapters that are built once, when the function is decorated. Text and
+dictionaries whose values may be anything need no pydantic and do not load it; `dict[str, int]` does. A `def`
+runs in a thread of its own, an `async def` on the worker's loop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
 
     from fencepost.worker.lease import Lease
 
-_PLAIN: typing.Final = (dict, Mapping, Any, object, None, type(None))
+_ANYTHING: typing.Final = (Any, object)
+_NONE: typing.Final = type(None)
+_MAPPINGS: typing.Final = (
+    dict,
+    Mapping,
+    typing.Dict,  # noqa: UP006 - what an older annotation says
+    dict[str, Any],
+    dict[str, object],
+    Mapping[str, Any],
+    Mapping[str, object],
+)
 
 
 class RequestUnfit(ValueError):  # noqa: N818 - a statement about the request
@@ -35,13 +46,18 @@ class ResultUnfit(ValueError):  # noqa: N818 - a statement about the result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A function that executes the tasks of a queue. `lease_parameter` is None if it does not want one."""
+    """A function that executes the tasks of a queue. `lease_parameter` is None if it does not want one.
+
+    The adapters are None for the types that need no pydantic.
+    """
 
     function: Callable[..., Any]
     queue: str
     is_async: bool
     request_type: Any
     result_type: Any
+    request_adapter: TypeAdapter[Any] | None
+    result_adapter: TypeAdapter[Any] | None
     takes_request: bool
     lease_parameter: str | None
 
@@ -58,32 +74,41 @@ class Handler:
     def _typed_request(self, request: str) -> Any:
         if self.request_type is str:
             return request
-        if _is_plain(self.request_type):
+        if self.request_adapter is None:
             return json.loads(request)
-        adapter = _adapter(self.request_type)
         from pydantic import ValidationError
 
         try:
-            return adapter.validate_json(request)
+            return self.request_adapter.validate_json(request)
         except ValidationError as error:
             raise RequestUnfit(
                 f"the request does not fit {_name(self.request_type)}: {_told(error)}"
             ) from None
 
     def _plain_result(self, result: object) -> object:
-        if isinstance(result, str) and self.result_type in (str, Any):
+        if self.result_type is str and isinstance(result, str):
             return result
-        if _is_plain(self.result_type) and isinstance(result, dict | list | int | float | str | None):
-            return result
-        from pydantic import ValidationError
-        from pydantic_core import PydanticSerializationError
+        if self.result_adapter is not None:
+            return _dumped(self.result_adapter, self.result_type, result)
+        plain = dict(result) if isinstance(result, Mapping) else result
+        if not isinstance(plain, dict | list | int | float | str | None):
+            plain = _dumped(_adapter(type(result)), type(result), result)
+        is_none, is_mapping = self.result_type is _NONE, self.result_type in _MAPPINGS
+        if (is_none and plain is not None) or (is_mapping and not isinstance(plain, dict)):
+            wanted, got = "None" if is_none else _name(self.result_type), type(result).__name__
+            raise ResultUnfit(f"the result does not fit {wanted}: the handler returned {got}")
+        return plain
 
-        wanted = type(result) if _is_plain(self.result_type) else self.result_type
-        adapter = _adapter(wanted)
-        try:
-            return adapter.dump_python(adapter.validate_python(result), mode="json", by_alias=True)
-        except (ValidationError, PydanticSerializationError) as error:
-            raise ResultUnfit(f"the result does not fit {_name(wanted)}: {_told(error)}") from None
+
+def _dumped(adapter: TypeAdapter[Any], wanted: Any, result: object) -> object:
+    """The result as JSON's own types. Raises `ResultUnfit` if it is not of the wanted type."""
+    from pydantic import ValidationError
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        return adapter.dump_python(adapter.validate_python(result), mode="json", by_alias=True)
+    except (ValidationError, PydanticSerializationError) as error:
+        raise ResultUnfit(f"the result does not fit {_name(wanted)}: {_told(error)}") from None
 
 
 def plain_value(value: object) -> object:
@@ -113,14 +138,15 @@ def handler_of(function: Callable[..., Any], queue: str) -> Handler:
             "a handler takes the request and, if it wants, a parameter `lease`"
         )
     first = next((p for p in parameters if p.name != lease_parameter), None)
-    for wanted in (hints.get(first.name, Any) if first else Any, hints.get("return", Any)):
-        _refuse_unknown_type(function, wanted)
+    request_type, result_type = hints.get(first.name, Any) if first else Any, hints.get("return", Any)
     return Handler(
         function=function,
         queue=queue,
         is_async=inspect.iscoroutinefunction(function),
-        request_type=hints.get(first.name, Any) if first else Any,
-        result_type=hints.get("return", Any),
+        request_type=request_type,
+        result_type=result_type,
+        request_adapter=_adapter_of_signature(function, request_type),
+        result_adapter=_adapter_of_signature(function, result_type),
         takes_request=first is not None,
         lease_parameter=lease_parameter,
     )
@@ -128,19 +154,23 @@ def handler_of(function: Callable[..., Any], queue: str) -> Handler:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise AppUnusable(
             f"the annotations of the handler {_name(function)} do not resolve: {error}"
         ) from None
 
 
-def _refuse_unknown_type(function: Callable[..., Any], wanted: Any) -> None:
-    """A type that no value can be made of is told when the module is loaded, not with the first task."""
-    if wanted is str or _is_plain(wanted):
-        return
+def _adapter_of_signature(function: Callable[..., Any], wanted: Any) -> TypeAdapter[Any] | None:
+    """The adapter of a type in the signature, or None if it needs none.
+
+    Raises `AppUnusable` for a type that no value can be made of: told when the module is loaded, not with
+    the first task.
+    """
+    if wanted in (str, _NONE) or wanted in _ANYTHING or wanted in _MAPPINGS:
+        return None
     try:
-        _adapter(wanted)
+        return _built(wanted)
     except ResultUnfit as unfit:
         raise AppUnusable(f"the handler {_name(function)}: {unfit}") from None
 
@@ -156,26 +186,28 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return named and parameter.default is inspect.Parameter.empty
 
 
-def _is_plain(wanted: Any) -> bool:
-    return wanted in _PLAIN or typing.get_origin(wanted) is dict
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
-
-
-def _adapter(wanted: Any) -> TypeAdapter[Any]:
-    """The adapter of a type, made once: building one costs more than a task."""
+def _adapter(wanted: type) -> TypeAdapter[Any]:
+    """The adapter of a class, made once: building one costs more than a task. Raises `ResultUnfit`."""
     if wanted not in _ADAPTERS:
-        from pydantic import PydanticUserError, TypeAdapter
-
-        try:
-            _ADAPTERS[wanted] = TypeAdapter(wanted)
-        except PydanticUserError as error:
-            raise ResultUnfit(f"{_name(wanted)} is no type that pydantic knows: {error.message}") from None
+        _ADAPTERS[wanted] = _built(wanted)
     return _ADAPTERS[wanted]
 
 
+def _built(wanted: Any) -> TypeAdapter[Any]:
+    from pydantic import PydanticUserError, TypeAdapter
+
+    try:
+        return TypeAdapter(wanted)
+    except PydanticUserError as error:
+        raise ResultUnfit(f"{_name(wanted)} is no type that pydantic knows: {error.message}") from None
+
+
 def _name(thing: Any) -> str:
+    if typing.get_origin(thing) is not None:
+        return str(thing).replace("typing.", "")
     return getattr(thing, "__qualname__", None) or str(thing)
 
 

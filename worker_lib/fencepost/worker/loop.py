@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from fencepost.outbox import (
     DeferredStatementFailed,
@@ -25,7 +25,7 @@ from fencepost.outbox import (
 from fencepost.outbox.audit import rolled_back
 from fencepost.ports import StoreRefused, StoreUnavailable
 from fencepost.protocol.drain import RowStatus
-from fencepost.protocol.task import Kind, LeaseEnd
+from fencepost.protocol.task import Kind, LeaseEnd, cut_to_bytes
 from fencepost.worker.adoption import Adoption
 from fencepost.worker.claiming import Claiming
 from fencepost.worker.delivery import Delivered, Delivery
@@ -38,6 +38,8 @@ from fencepost.worker.lease import Lease, new_row
 from fencepost.worker.releasing import release
 from fencepost.worker.settings import RETRY_SECONDS_MAX, retry_seconds
 from fencepost.worker.workplace import LOG, Workplace
+
+ERROR_LINE_BYTES_MAX: Final = 400  # of a message in the log; the release keeps more of it
 
 
 class Turn(Enum):
@@ -210,7 +212,6 @@ class Loop:
         except (DeferredStatementFailed, RowRefused, OutboxConflict) as error:
             return NotDone(end=LeaseEnd.ERROR, message=str(error))
         except (OutboxFull, OutboxWriteFailed) as error:
-            LOG.error("the result of %s could not be stored: %s", holding.task.key, error)
             return NotDone(end=LeaseEnd.ERROR, message=f"the result could not be stored: {error}")
 
     async def _deliver(self, holding: Holding, row: Row) -> Delivered | None:
@@ -225,8 +226,17 @@ class Loop:
 
     async def _release(self, holding: Holding, reason: NotDone) -> None:
         self._place.tally["ended without a result"] += 1
+        if reason.end is LeaseEnd.ERROR:
+            self._tell_error(holding, reason)
         if not holding.over:
             await release(self._place, holding.task, reason.end, reason.message)
+
+    def _tell_error(self, holding: Holding, reason: NotDone) -> None:
+        """One line for each retryable error, whatever its message; a traceback only of the user's code."""
+        said = cut_to_bytes(" ".join(reason.message.split()), ERROR_LINE_BYTES_MAX)
+        retries = holding.task.spec.retry_policy.max_failures
+        number = "" if holding.over else f" (failure {holding.task.failures + 1}, {retries} are tried again)"
+        LOG.warning("%s came to no result%s: %s", holding.task.key, number, said, exc_info=reason.raised)
 
     def _rows_are_left(self) -> bool:
         return next(iter(self._place.outbox.pending()), None) is not None

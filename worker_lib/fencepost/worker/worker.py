@@ -28,6 +28,7 @@ from fencepost.worker.handler import Handler, handler_of
 from fencepost.worker.loop import Loop
 from fencepost.worker.settings import RETRY_SECONDS_MAX, Settings, retry_seconds
 from fencepost.worker.stopping import Stopping, signals_ask_to_stop
+from fencepost.worker.summary import summary_of
 from fencepost.worker.workplace import LOG, OnRefused, Workplace
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ class Worker:
             )
             loop = Loop(place, handlers)
             await (loop.drain_only() if drain_only else loop.run())
-            LOG.info("ended: %s", dict(place.tally) or "nothing to do")
+            LOG.info("ended: %s", summary_of(place.tally))
             return place.tally
 
     def _register(self, function: Function, queue: str | None) -> Function:

@@ -11,6 +11,7 @@ from fencepost.protocol.lease import ended
 from fencepost.protocol.mutation import apply
 from fencepost.protocol.receipt import verify_chain
 from fencepost.protocol.submission import (
+    HOW_IT_ENDED,
     NEXT_STEP,
     NextStep,
     Submission,
@@ -194,7 +195,35 @@ def test_only_a_lease_that_ran_out_is_an_expired_one(end: LeaseEnd) -> None:
     expected = Verdict.REJECTED_EXPIRED_LEASE if end is LeaseEnd.EXPIRED else Verdict.REJECTED_STALE_TOKEN
     judgement = judge(ended(task, end=end), submission(task))
     assert (judgement.verdict, judgement.next_step, judgement.append) == (expected, NextStep.RECLAIM, False)
-    assert judgement.message == "token 1 is over: the current token is 1, held by nobody"
+    how = HOW_IT_ENDED[end]
+    assert judgement.message == f"the lease with token 1 has ended ({how}): nobody holds the task now"
+
+
+def test_every_end_of_a_lease_has_its_words() -> None:
+    assert set(HOW_IT_ENDED) == set(LeaseEnd)
+    revoked = {end for end, words in HOW_IT_ENDED.items() if words.startswith("revoked")}
+    assert revoked == {LeaseEnd.EXPIRED, LeaseEnd.DEADLINE, LeaseEnd.CANCELLED}
+
+
+def test_an_older_lease_of_a_task_that_nobody_holds_is_told_as_such() -> None:
+    first = held_task()
+    second = held_task(ended(first, end=LeaseEnd.ERROR), holder=OTHER_HOLDER)
+    judgement = judge(ended(second, end=LeaseEnd.ERROR), submission(first))
+    assert judgement.verdict is Verdict.REJECTED_STALE_TOKEN
+    assert judgement.message == "token 1 is over: the current token is 2, and nobody holds the task now"
+
+
+@pytest.mark.parametrize(
+    ("token", "holder", "says"),
+    [
+        (1, OTHER_HOLDER, f"token 1 is not of {OTHER_HOLDER}: it is the current one, held by {HOLDER}"),
+        (2, HOLDER, f"token 2 was never given out: the current token is 1, held by {HOLDER}"),
+        (0, HOLDER, f"token 0 is over: the current token is 1, held by {HOLDER}"),
+    ],
+)
+def test_a_stale_submit_is_told_in_what(token: int, holder: str, says: str) -> None:
+    task = held_task()
+    assert judge(task, submission(task, token=token, holder=holder)).message == says
 
 
 def test_an_expired_lease_is_a_stale_token_once_somebody_has_claimed() -> None:

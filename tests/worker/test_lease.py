@@ -197,7 +197,9 @@ async def test_a_late_result_of_a_lease_that_is_over_is_parked(scene: Scene) -> 
 
     scene.store.put("q", name="t")
     assert (await scene.work(worker_of(handle)))["REJECTED_EXPIRED_LEASE"] == 1
-    assert [row.reason for row in scene.rows()] == ["token 1 is over: the current token is 1, held by nobody"]
+    assert [row.reason for row in scene.rows()] == [
+        "the lease with token 1 has ended (revoked: it ran out): nobody holds the task now"
+    ]
 
 
 async def test_a_lease_that_was_left_is_a_retryable_error_with_a_reason(scene: Scene) -> None:

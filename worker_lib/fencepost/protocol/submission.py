@@ -69,6 +69,18 @@ NEXT_STEP: Final[dict[Verdict, NextStep]] = {
 }
 
 
+HOW_IT_ENDED: Final[dict[LeaseEnd, str]] = {
+    LeaseEnd.SHUTDOWN: "released at shutdown",
+    LeaseEnd.ERROR: "released after an error",
+    LeaseEnd.START: "released at the worker's next start",
+    LeaseEnd.UNWANTED: "released unexecuted",
+    LeaseEnd.AFTER_UNKNOWN: "released after the outcome Unknown",
+    LeaseEnd.EXPIRED: "revoked: it ran out",
+    LeaseEnd.DEADLINE: "revoked: the deadline passed",
+    LeaseEnd.CANCELLED: "revoked: the task was cancelled",
+}
+
+
 class SubmissionTooLarge(ValueError):  # noqa: N818
     """The receipt would not fit the task; the message names the limit."""
 
@@ -172,19 +184,28 @@ def _stale(task: Task, submission: Submission) -> Judgement | None:
         return None
     if is_current(task, token=submission.token, holder=submission.holder):
         return None
-    now = f"the current token is {task.token}, held by {task.holder or 'nobody'}"
-    verdict = Verdict.REJECTED_EXPIRED_LEASE if _ran_out(task, submission) else Verdict.REJECTED_STALE_TOKEN
-    return Judgement(verdict=verdict, message=f"token {submission.token} is over: {now}")
+    end = _end_of(task, submission)
+    ran_out = end is LeaseEnd.EXPIRED
+    verdict = Verdict.REJECTED_EXPIRED_LEASE if ran_out else Verdict.REJECTED_STALE_TOKEN
+    return Judgement(verdict=verdict, message=_why_stale(task, submission, end))
 
 
-def _ran_out(task: Task, submission: Submission) -> bool:
+def _why_stale(task: Task, submission: Submission, end: LeaseEnd | None) -> str:
+    if end is not None:
+        return f"the lease with token {task.token} has ended ({HOW_IT_ENDED[end]}): nobody holds the task now"
+    by = f"held by {task.holder}" if task.holder else "and nobody holds the task now"
+    if submission.token == task.token:
+        return f"token {task.token} is not of {submission.holder}: it is the current one, {by}"
+    over = "is over" if (submission.token or 0) < task.token else "was never given out"
+    return f"token {submission.token} {over}: the current token is {task.token}, {by}"
+
+
+def _end_of(task: Task, submission: Submission) -> LeaseEnd | None:
+    """How the submit's very lease ended, if that was the last one and nobody has claimed since."""
     last = task.last_lease
-    return (
-        last is not None
-        and last.end is LeaseEnd.EXPIRED
-        and (last.token, last.holder) == (submission.token, submission.holder)
-        and task.token == last.token
-    )
+    if last is None or (last.token, last.holder) != (submission.token, submission.holder):
+        return None
+    return last.end if task.token == last.token else None
 
 
 def _terminal(task: Task, submission: Submission) -> Judgement | None:

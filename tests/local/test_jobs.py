@@ -158,10 +158,13 @@ async def test_other_content_under_the_name_is_a_conflict(embedded: Embedded, ch
 @pytest.mark.parametrize(
     ("branches", "says"),
     [
-        ((), "0 entries"),
-        ((Branch(name="", request="{}"),), "branches[0].name"),
+        ((), "spec.branches: expected a list of 1 to 1024 entries, got a list of 0"),
+        ((Branch(name="", request="{}"),), "spec.branches[0].name: expected text"),
         ((Branch(name="ü" * 129, request="{}"),), "258 bytes"),
-        ((Branch(name="a", request="{}"), Branch(name="a", request='{"n":1}')), "repeats the name 'a'"),
+        (
+            (Branch(name="a", request="{}"), Branch(name="a", request='{"n":1}')),
+            "'a' is the name of branches[0] too",
+        ),
     ],
 )
 async def test_what_is_no_set_of_branches_is_refused(

@@ -24,7 +24,7 @@ from tests.contract.acting import Actor, heartbeat_of, release_of, submission_of
 from tests.local.conftest import Embedded
 
 LEASE = 60
-AT_ONCE = RetryPolicy(max_failures=1, backoff_base_seconds=0, backoff_max_seconds=0)
+SOON = RetryPolicy(max_failures=1, backoff_base_seconds=1, backoff_max_seconds=1)
 SPEC = TaskSpec(
     queue="feeds", lease_duration_seconds=LEASE, retry_policy=RetryPolicy(backoff_base_seconds=10)
 )
@@ -98,10 +98,11 @@ async def test_after_its_backoff_a_task_is_claimable_without_a_keeper(embedded: 
 
 async def test_when_its_failures_are_used_up_a_task_is_settled(embedded: Embedded) -> None:
     worker = await Actor.of(embedded.store)
-    key = (await put(embedded, replace(SPEC, retry_policy=AT_ONCE))).key
+    key = (await put(embedded, replace(SPEC, retry_policy=SOON))).key
     for _ in range(2):
         held = await worker.claim(key)
         assert isinstance(await worker.store.write(release_of(held, LeaseEnd.ERROR)), Applied)
+        await embedded.advance(1)
         await embedded.store.keep_up()
     task = await worker.read(key)
     assert (task.state, task.failures, task.token) == (State.FAILED, 2, 2)

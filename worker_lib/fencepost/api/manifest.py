@@ -98,6 +98,11 @@ def load_manifests(text: str, *, source: str) -> list[JobManifest | TaskManifest
     return found
 
 
+def problems_of(document: Mapping[str, Any]) -> list[str]:
+    """All that is wrong with one object that is to be made, ten sentences at most."""
+    return _first(list(_problems(document, "")))
+
+
 def _first(problems: list[str]) -> list[str]:
     more = len(problems) - PROBLEMS_SHOWN_MAX
     return [*problems[:PROBLEMS_SHOWN_MAX], *([f"and {more} more"] if more > 0 else [])]

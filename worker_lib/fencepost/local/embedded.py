@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fencepost.local import joining, keeping
+from fencepost.local.admission import refusal_of_task
 from fencepost.local.jobs import JobApplied
 from fencepost.local.ledger import Ledger
 from fencepost.local.reports import take_report
@@ -52,11 +53,17 @@ class EmbeddedStore(TaskStore):
         return await self._run_write(lambda ledger: ledger.write(mutation))
 
     async def create(self, new: NewTask) -> Answer:
-        """Create the task in this store's namespace; `Refused(EXISTS)` if the name is taken."""
+        """Create the task in this store's namespace; `Refused(EXISTS)` if the name is taken.
+
+        What a cluster would not take is `Refused(ADMISSION)`.
+        """
         if new.key.namespace != self._namespace:
             return Refused(
                 cause=Cause.FORBIDDEN, message=f"this store creates in {self._namespace}, not in {new.key}"
             )
+        refusal = refusal_of_task(new)
+        if refusal is not None:
+            return refusal
         return await self._run_write(lambda ledger: ledger.create(new))
 
     async def task(self, key: ObjectKey) -> Task | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fencepost.local.admission import refusal_of_job
 from fencepost.local.ledger import Ledger, rfc3339
 from fencepost.ports import Cause, Refused
-from fencepost.protocol import limits
 from fencepost.protocol.continuation import is_wanted
 from fencepost.protocol.job import Job, JobSpec
 from fencepost.protocol.task import ObjectKey, Owner
@@ -32,9 +32,9 @@ def put_job(
     known = ledger.shelf.job(key)
     if known is not None:
         return _replayed(known, spec, owner)
-    refusal = why_no_job(spec)
+    refusal = refusal_of_job(key, spec)
     if refusal is not None:
-        return Refused(cause=Cause.ADMISSION, message=f"{key}: {refusal}")
+        return refusal
     job = Job(
         key=key, uid=ledger.new_uid(), version="1", spec=spec, owner=owner, created_at=rfc3339(ledger.now)
     )
@@ -47,22 +47,6 @@ def keep_job(ledger: Ledger, job: Job) -> Job:
     stored = replace(job, version=str(int(job.version) + 1))
     ledger.shelf.keep_job(stored)
     return stored
-
-
-def why_no_job(spec: JobSpec) -> str | None:
-    """Why a spec is no job, or None: 1 to 1,024 branches with different names of 1 to 256 bytes."""
-    if not 1 <= len(spec.branches) <= limits.BRANCHES_MAX:
-        return f"spec.branches has {len(spec.branches)} entries: 1 to {limits.BRANCHES_MAX} are allowed"
-    seen: set[str] = set()
-    for index, branch in enumerate(spec.branches):
-        size = limits.text_size(branch.name)
-        if not 1 <= size <= limits.BRANCH_NAME_BYTES_MAX:
-            allowed = f"1 to {limits.BRANCH_NAME_BYTES_MAX}"
-            return f"spec.branches[{index}].name takes {size} bytes: {allowed} are allowed"
-        if branch.name in seen:
-            return f"spec.branches[{index}].name repeats the name {branch.name[:80]!r}"
-        seen.add(branch.name)
-    return None
 
 
 def content(spec: JobSpec) -> JobSpec:

@@ -26,8 +26,14 @@ class FileLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as failure:
-            hint = "" if path.parent.is_dir() else f": there is no folder {path.parent}, make it"
-            message = f"the lock file {path} cannot be opened: {failure.strerror}{hint}"
+            folder = path.parent.resolve()
+            hint = (
+                f"its lock file cannot be made or opened in {folder} ({failure.strerror}): use a folder that "
+                "this user may write"
+                if folder.is_dir()
+                else f"there is no folder {folder}, make it"
+            )
+            message = f"the store {path.with_suffix('')} cannot be used: {hint}"
             raise StoreRefused(message, Cause.ADMISSION) from failure
 
     @property

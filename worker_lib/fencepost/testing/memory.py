@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from fencepost.local import joining, keeping, reports
+from fencepost.local.admission import refusal_of_task
 from fencepost.local.embedded import EmbeddedStore
 from fencepost.local.ledger import Ledger
 from fencepost.ports import Answer, Applied, NewTask, Unanswered
@@ -68,11 +69,12 @@ class MemoryStore(EmbeddedStore):
     ) -> Task:
         """Create a task at once. `spec` are further fields of `TaskSpec`, as `lease_duration_seconds=30`.
 
-        Raises `ValueError` if there is a task of this name, or the request is none.
+        Raises `ValueError` if there is a task of this name, or for what a cluster would not take.
         """
         key = self._key(name or f"{queue}-{self._new_uid()[:8]}")
         wanted = TaskSpec(queue=queue, request=request_text(request or {}), **spec)
-        answer = self._transact(lambda ledger: ledger.create(NewTask(key=key, spec=wanted)))
+        new = NewTask(key=key, spec=wanted)
+        answer = refusal_of_task(new) or self._transact(lambda ledger: ledger.create(new))
         if not isinstance(answer, Applied):
             raise ValueError(answer.message)
         return answer.task

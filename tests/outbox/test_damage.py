@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.outbox import OutboxRefused, RefusalCode
+from fencepost.outbox import OutboxRefused, OutboxView, RefusalCode
 from fencepost.outbox.file import _set
+from fencepost.outbox.lock import lock_path
+from fencepost.outbox.recognition import JOURNAL_MAGIC
 from fencepost.outbox.statements import APPLICATION_ID, migrate, migrations, version_of
 from tests.outbox.given import Server, held_task, opened, result_for, sent
 
@@ -81,6 +83,7 @@ def test_a_damaged_file_is_moved_aside_and_the_next_start_says_so(
 
 
 def test_garbage_is_kept_byte_for_byte(path: Path) -> None:
+    filled(path)
     garbage(path)
     with pytest.raises(OutboxRefused, match="file is not a database"):
         opened(path)
@@ -107,6 +110,64 @@ def test_a_file_that_is_gone_is_noticed_by_the_lock_file(path: Path) -> None:
         assert outbox.uuid != before
 
 
+def notes(path: Path) -> None:
+    path.write_text("my notes\n")
+
+
+def long_notes(path: Path) -> None:
+    path.write_bytes(b"garbage " * 1000)
+
+
+def torn_database_of_nobody(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\0" + b"garbage " * 1000)
+
+
+@pytest.mark.parametrize("stranger", [notes, long_notes, torn_database_of_nobody])
+@pytest.mark.parametrize("opens", [opened, OutboxView.open])
+def test_a_file_that_never_was_an_outbox_is_left_alone(
+    path: Path, stranger: Callable[[Path], None], opens: Callable[[Path], object]
+) -> None:
+    """A mistyped --outbox must cost nobody a file."""
+    stranger(path)
+    content = path.read_bytes()
+    with pytest.raises(OutboxRefused, match="is no outbox") as refusal:
+        opens(path)
+    assert str(path) in str(refusal.value)
+    assert path.read_bytes() == content
+    assert {file.name for file in path.parent.iterdir()} <= {"outbox.db", "outbox.db.lock"}
+
+
+@pytest.mark.parametrize("opens", [opened, OutboxView.open])
+def test_beside_a_file_that_is_no_database_nothing_is_made(
+    path: Path, opens: Callable[[Path], object]
+) -> None:
+    notes(path)
+    with pytest.raises(OutboxRefused):
+        opens(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_outbox_is_known_by_its_header_where_its_lock_file_is_gone(path: Path) -> None:
+    filled(path)
+    lock_path(path).unlink()
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+    with pytest.raises(OutboxRefused, match="was moved to"):
+        opened(path)
+    assert path.with_name("outbox.db.damaged-1").exists()
+
+
+def test_a_file_that_was_cut_off_while_it_was_made_is_an_outbox_again(path: Path) -> None:
+    """A power cut may leave pages that were never whole, and the journal that undoes them."""
+    path.write_bytes(b"\0" * 4096)
+    journal = (
+        JOURNAL_MAGIC + bytes(4) + b"nonc" + bytes(4) + (512).to_bytes(4, "big") + (4096).to_bytes(4, "big")
+    )
+    path.with_name("outbox.db-journal").write_bytes(journal.ljust(512, b"\0"))
+    with opened(path) as outbox:
+        assert outbox.verify().ok
+
+
 def test_an_empty_file_is_a_new_outbox(path: Path) -> None:
     """A crash while the file was made leaves it with no byte."""
     path.touch()
@@ -119,8 +180,9 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     content = path.read_bytes()
-    with pytest.raises(OutboxRefused, match="another program"):
-        opened(path)
+    for opens in (opened, OutboxView.open):
+        with pytest.raises(OutboxRefused, match="another program"):
+            opens(path)
     assert path.read_bytes() == content
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fencepost.cli import exit_codes
-from fencepost.cli.outbox_commands import existing_outbox, outbox_option
+from fencepost.cli.outbox_commands import outbox_option, outbox_to_look
 from fencepost.cli.output import output_option, print_json, print_table
 from fencepost.cli.target import run_async, target_of, target_options
 from fencepost.outbox.audit import AuditReport, audit_report
@@ -27,17 +27,18 @@ def audit(ctx: click.Context, outbox_file: Path | None, output: str) -> int:
     Example:
       fencepost audit --outbox /data/outbox.db -n shelter
 
-    Ends with 1 if there is a fault: a receipt that the server no longer has, a claim that this file does not
-    know (it was lost or rolled back), a row that was changed.
+    A fault is a receipt that the server no longer has, a claim that this file does not know (it was lost or
+    rolled back), a row that was changed. Exit codes: 0 no fault, 1 a fault, 2 wrong input, 62 the store does
+    not answer, 64 no access, 71 a worker has the outbox open, 72 to 76 the outbox was refused.
     """
     target = target_of(ctx)
-    with existing_outbox(outbox_file) as opened:
+    with outbox_to_look(outbox_file) as seen:
 
         async def tasks() -> Sequence[Task]:
             async with target.opened(must_exist=True) as store:
-                return await store.claimed_by_outbox(opened.uuid)
+                return await store.claimed_by_outbox(seen.uuid)
 
-        report = audit_report(opened, run_async(tasks()))
+        report = audit_report(seen, run_async(tasks()))
     if output == "json":
         print_json(_view(report))
     else:

@@ -1,6 +1,7 @@
 """`fencepost outbox`: look into a worker's outbox, drain it, prune it.
 
-An outbox belongs to one process: while its worker runs, these commands are refused and name it.
+An outbox belongs to one process: while its worker runs, these commands are refused and name it. `ls` and
+`dead` only look: they change and move nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import click
 from fencepost.cli.output import output_option, print_json, print_table
 from fencepost.cli.target import run_async, target_of, target_options
 from fencepost.cli.worker_command import log_to_stderr, settings_for
-from fencepost.outbox import Outbox, Row
+from fencepost.outbox import OutboxView, Row
 from fencepost.protocol.drain import RowStatus
 from fencepost.worker.settings import GRACE_SECONDS
 from fencepost.worker.worker import Worker, open_outbox, outbox_path
@@ -44,6 +45,8 @@ def outbox() -> None:
       fencepost outbox dead -o json
       fencepost outbox drain -n shelter
       fencepost outbox prune --older-than-days 30
+
+    Exit codes: each command has its own, see its --help; 71 to 76 say why an outbox was refused.
     """
 
 
@@ -52,19 +55,36 @@ def outbox() -> None:
 @outbox_option
 @output_option
 def list_rows(outbox_file: Path | None, everything: bool, output: str) -> None:
-    """List the rows that are not acknowledged yet."""
-    with existing_outbox(outbox_file) as opened:
-        rows = [row for row in opened.all() if everything or row.status is not RowStatus.ACKNOWLEDGED]
-    _print(rows, output, empty="Nothing is waiting in the outbox.")
+    """List the rows that are not acknowledged yet. Only looks: changes and moves nothing.
+
+    \b
+    Examples:
+      fencepost outbox ls --outbox /data/outbox.db
+      fencepost outbox ls --all -o json
+
+    Exit codes: 0 listed, 2 there is no such file, 71 a worker has it open, 72 it may not be opened, 74 it is
+    damaged or no outbox, 76 it is of another version.
+    """
+    with outbox_to_look(outbox_file) as seen:
+        rows = [row for row in seen.all() if everything or row.status is not RowStatus.ACKNOWLEDGED]
+    _print(rows, output, empty="no rows" if everything else "Nothing is waiting in the outbox.")
 
 
 @outbox.command()
 @outbox_option
 @output_option
 def dead(outbox_file: Path | None, output: str) -> None:
-    """List the dead letters, each with its reason."""
-    with existing_outbox(outbox_file) as opened:
-        rows = opened.dead()
+    """List the dead letters, each with its reason. Only looks: changes and moves nothing.
+
+    \b
+    Example:
+      fencepost outbox dead --outbox /data/outbox.db -o json
+
+    Exit codes: 0 listed, 2 there is no such file, 71 a worker has it open, 72 it may not be opened, 74 it is
+    damaged or no outbox, 76 it is of another version.
+    """
+    with outbox_to_look(outbox_file) as seen:
+        rows = seen.dead()
     _print(rows, output, empty="There are no dead letters.")
 
 
@@ -75,7 +95,12 @@ def dead(outbox_file: Path | None, output: str) -> None:
 def drain(ctx: click.Context, outbox_file: Path | None) -> None:
     """Hand in what lies in the outbox, without claiming anything. Nothing to do is success.
 
-    Ends with 62 if rows are left that the store does not take yet.
+    \b
+    Example:
+      fencepost outbox drain --outbox /data/outbox.db -n shelter
+
+    Exit codes: 0 nothing is left to send, 2 wrong input, 62 rows are left that the store does not take yet,
+    63 its schema is too old, 64 no access, 71 to 76 the outbox was refused.
     """
     log_to_stderr(verbose=False)
     path, target = _existing(outbox_file), target_of(ctx)
@@ -102,15 +127,26 @@ def drain(ctx: click.Context, outbox_file: Path | None) -> None:
 @click.option("--dead", "dead_too", is_flag=True, help="Dead letters of that age too.")
 @outbox_option
 def prune(outbox_file: Path | None, older_than_days: float, dead_too: bool) -> None:
-    """Remove acknowledged rows of a certain age. What is pending or parked always stays."""
-    with existing_outbox(outbox_file) as opened:
+    """Remove acknowledged rows of a certain age. What is pending or parked always stays.
+
+    \b
+    Examples:
+      fencepost outbox prune --outbox /data/outbox.db
+      fencepost outbox prune --older-than-days 7 --dead
+
+    Exit codes: 0 done, 1 the file could not be written, 2 wrong input, 71 to 76 the outbox was refused.
+    """
+    with open_outbox(_existing(outbox_file)) as opened:
         removed = opened.prune(older_than_days, dead=dead_too)
     click.echo(f"{removed} rows removed")
 
 
-def existing_outbox(given: Path | None) -> Outbox:
+def outbox_to_look(given: Path | None) -> OutboxView:
     """The outbox, to be closed by `with`. Raises `click.BadParameter` if there is no such file."""
-    return open_outbox(_existing(given))
+    seen = OutboxView.open(_existing(given))
+    for warning in seen.warnings:
+        click.echo(f"fencepost: {warning}", err=True)
+    return seen
 
 
 def _existing(given: Path | None) -> Path:
@@ -169,4 +205,4 @@ def row_view(row: Row) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value not in (None, "")}
 
 
-__all__ = ["existing_outbox", "outbox", "row_view"]
+__all__ = ["outbox", "outbox_to_look", "row_view"]

@@ -1,5 +1,6 @@
 """The durable outbox of a worker: one SQLite file. `outbox` says what it guarantees."""
 
+from fencepost.outbox.looking import OutboxView
 from fencepost.outbox.outbox import Outbox
 from fencepost.outbox.refusals import (
     DeferredStatementFailed,
@@ -24,6 +25,7 @@ __all__ = [
     "OutboxFull",
     "OutboxRefused",
     "OutboxUnreadable",
+    "OutboxView",
     "OutboxWriteFailed",
     "ReceiptMismatch",
     "RefusalCode",

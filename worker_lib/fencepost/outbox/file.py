@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fencepost.outbox.recognition import no_outbox, was_outbox
 from fencepost.outbox.refusals import OutboxRefused, RefusalCode, is_damage, is_full, is_in_use
 from fencepost.outbox.statements import APPLICATION_ID, migrate, migrations, query, version_of
 
@@ -40,6 +41,12 @@ SETTINGS: Final[tuple[tuple[str, str, object], ...]] = (
     ("journal_size_limit", str(JOURNAL_BYTES_KEPT), JOURNAL_BYTES_KEPT),
     ("trusted_schema", "OFF", 0),
     ("cell_size_check", "ON", 1),
+)
+
+# Who looks changes nothing, so what says how a write is made does not matter, and setting it would write.
+SETTINGS_TO_LOOK: Final = (
+    *(setting for setting in SETTINGS if not setting[0].startswith("journal_")),
+    ("query_only", "ON", 1),
 )
 
 
@@ -74,17 +81,53 @@ class OpenFile:
     created: bool
 
 
-def open_file(path: Path, new: NewIdentity, *, scripts: Sequence[str] | None = None) -> OpenFile:
+def open_file(
+    path: Path, new: NewIdentity, *, remembered: bool, scripts: Sequence[str] | None = None
+) -> OpenFile:
     """Open or create the database under the lock that the caller holds; raises `OutboxRefused`.
 
-    A file that is no database any more, or whose pages do not hold together, is moved aside first.
+    An outbox that is no database any more, or whose pages do not hold together, is moved aside first.
+    `remembered`: the lock file says that an outbox was there.
     """
     try:
         return _open(path, new, migrations() if scripts is None else scripts)
     except sqlite3.Error as error:
         if is_damage(error):
-            raise moved_aside(path, str(error)) from None
+            raise _damaged(path, str(error), remembered=remembered) from None
         raise _refusal_of(path, error) from None
+
+
+def open_file_to_look(path: Path, *, remembered: bool) -> OpenFile:
+    """Open what is there, without a write of ours; raises `OutboxRefused`, and moves and makes nothing.
+
+    A transaction that a crash cut off is undone by SQLite itself, as at any opening.
+    """
+    try:
+        return _open_to_look(path, len(migrations()))
+    except sqlite3.Error as error:
+        if is_damage(error):
+            raise _left_there(path, str(error), remembered=remembered) from None
+        raise _refusal_of(path, error) from None
+
+
+def _open_to_look(path: Path, known_version: int) -> OpenFile:
+    uri = f"{path.as_uri()}?mode=rw"  # never makes a file
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.row_factory = sqlite3.Row
+        for name, value, answer in SETTINGS_TO_LOOK:
+            _set(connection, path, name, value, answer)
+        _refuse_foreign(connection, path, known_version)
+        _refuse_unfinished(connection, path, known_version)
+        identity = identity_of(connection)
+        if not identity.closed_cleanly:
+            _check_pages(connection)
+        return OpenFile(connection=connection, identity=identity, created=False)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _open(path: Path, new: NewIdentity, scripts: Sequence[str]) -> OpenFile:
@@ -127,16 +170,26 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path, known_version: i
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION_ID:
-        raise OutboxRefused(
-            RefusalCode.DAMAGED,
-            f"{path} is a SQLite database of another program, not an outbox (left alone): name another file",
-        )
+        raise no_outbox(path, "it is a SQLite database of another program")
     version = version_of(connection)
     if version > known_version:
         raise OutboxRefused(
             RefusalCode.NEWER_SCHEMA,
             f"outbox {path} has schema version {version}, this library knows {known_version}: use the "
             "version of fencepost that wrote it, or a later one",
+        )
+
+
+def _refuse_unfinished(connection: sqlite3.Connection, path: Path, known_version: int) -> None:
+    """What only a start of its worker makes an outbox, or makes one that this library reads."""
+    version = version_of(connection)
+    if version == 0 or connection.execute(query("identity")).fetchone() is None:
+        raise no_outbox(path, "nothing was ever stored in it")
+    if version < known_version:
+        raise OutboxRefused(
+            RefusalCode.NEWER_SCHEMA,
+            f"outbox {path} has schema version {version}, this library reads {known_version}: start its "
+            "worker once, which brings it there, or look with the version of fencepost that wrote it",
         )
 
 
@@ -172,6 +225,22 @@ def _check_pages(connection: sqlite3.Connection) -> None:
         error = sqlite3.DatabaseError(str(answer))
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error
+
+
+def _damaged(path: Path, reason: str, *, remembered: bool) -> OutboxRefused:
+    if was_outbox(path, remembered=remembered):
+        return moved_aside(path, reason)
+    return no_outbox(path, reason)
+
+
+def _left_there(path: Path, reason: str, *, remembered: bool) -> OutboxRefused:
+    if not was_outbox(path, remembered=remembered):
+        return no_outbox(path, reason)
+    return OutboxRefused(
+        RefusalCode.DAMAGED,
+        f"outbox {path} is damaged ({reason}) and was left where it is: nothing can be read in it. The next "
+        "start of its worker moves it aside and makes a new one",
+    )
 
 
 def moved_aside(path: Path, reason: str) -> OutboxRefused:
@@ -218,4 +287,13 @@ def _refusal_of(path: Path, error: sqlite3.Error) -> OutboxRefused:
     return OutboxRefused(RefusalCode.NOT_WRITABLE, f"outbox {path} cannot be opened: {error}")
 
 
-__all__ = ["Identity", "NewIdentity", "OpenFile", "damaged_files", "identity_of", "moved_aside", "open_file"]
+__all__ = [
+    "Identity",
+    "NewIdentity",
+    "OpenFile",
+    "damaged_files",
+    "identity_of",
+    "moved_aside",
+    "open_file",
+    "open_file_to_look",
+]

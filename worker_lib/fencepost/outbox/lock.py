@@ -4,7 +4,7 @@ SQLite's own locks do not suffice: they are POSIX locks, which the owning proces
 handle of the database file, and ReadWriteOnce limits nodes, not pods, so two pods of one Job may share a
 volume. `flock` belongs to the open file: it ends with the process, however it dies, and a second open in the
 same process is refused too. The file is never removed, or two processes could hold the lock of two files of
-one name.
+one name. Who only looks shares the lock with others who look, never with an owner.
 
 The file's text says who has it, for the person who reads the refusal. A forked child gives its copy up at
 once: else a child that outlives the worker would keep the outbox locked.
@@ -37,20 +37,29 @@ class OwnerLock:
         _held.add(self)
 
     @classmethod
-    def take(cls, database: Path) -> OwnerLock:
-        """The lock beside `database`; raises `OutboxRefused(IN_USE)` naming the holder, or `OSError`."""
+    def take(cls, database: Path, *, to_look: bool = False) -> OwnerLock:
+        """The lock beside `database`; raises `OutboxRefused(IN_USE)` naming the holder, or `OSError`.
+
+        `to_look`: kept together with others who look; the file needs no right to write then.
+        """
         path = lock_path(database)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        access, kind = (os.O_RDONLY, fcntl.LOCK_SH) if to_look else (os.O_RDWR, fcntl.LOCK_EX)
+        descriptor = os.open(path, access | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _read(descriptor)
+            message = _in_use(database, descriptor, to_look=to_look)
             os.close(descriptor)
-            raise OutboxRefused(RefusalCode.IN_USE, _in_use(database, holder)) from None
+            raise OutboxRefused(RefusalCode.IN_USE, message) from None
         except BaseException:
             os.close(descriptor)
             raise
         return cls(path, descriptor, _read(descriptor))
+
+    @property
+    def remembers_outbox(self) -> bool:
+        """Whether an outbox has lived beside this lock file, whatever is there now."""
+        return bool(self.before.get("outbox"))
 
     def write_owner(self, *, owner: str, outbox: str, incarnation: str, at: str) -> None:
         """Say who has it. Raises `OSError`; the lock itself does not depend on the text."""
@@ -101,14 +110,34 @@ def _read(descriptor: int) -> Mapping[str, object]:
     return known if isinstance(known, dict) else {}
 
 
-def _in_use(database: Path, holder: Mapping[str, object]) -> str:
-    who = (
-        f"process {holder.get('pid')} of {holder.get('owner')} on host {holder.get('host')}, "
-        f"since {holder.get('since')}"
-        if holder
-        else "another process that has not said its name yet"
-    )
+def _in_use(database: Path, descriptor: int, *, to_look: bool) -> str:
+    if not to_look and _is_only_looked_at(descriptor):
+        return (
+            f"outbox {database} is being looked into by another command (`fencepost outbox ls`, `dead` or "
+            "`audit`): try again when that has ended"
+        )
+    who = _who(_read(descriptor))
+    if to_look:
+        return f"outbox {database} is in use by {who}: a worker has it open: stop it, or look at its log"
     return (
         f"outbox {database} is in use by {who}. One outbox belongs to one process: "
         "give this worker a file of its own, or end the other one first"
+    )
+
+
+def _is_only_looked_at(descriptor: int) -> bool:
+    """Whether those who have the lock share it. Ours ends when the caller closes the descriptor."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _who(holder: Mapping[str, object]) -> str:
+    if not holder:
+        return "another process that has not said its name yet"
+    return (
+        f"process {holder.get('pid')} of {holder.get('owner')} on host {holder.get('host')}, "
+        f"since {holder.get('since')}"
     )

@@ -1,7 +1,8 @@
 """The order in which an outbox is opened: lock, probe, file, content. Each step before the next may touch it.
 
 The lock file comes first, because from then on no other process, and no other part of this one, can have the
-database open: only then may the probe open and close it, and only then may a damaged file be moved.
+database open: only then may the probe open and close it, and only then may a damaged file be moved. Before
+even the lock file is made, a file that never was an outbox is refused.
 """
 
 from __future__ import annotations
@@ -15,10 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.outbox.chain import replay_from, state_of_row
-from fencepost.outbox.file import NewIdentity, OpenFile, damaged_files, identity_of, moved_aside, open_file
+from fencepost.outbox.file import (
+    Identity,
+    NewIdentity,
+    OpenFile,
+    damaged_files,
+    identity_of,
+    moved_aside,
+    open_file,
+)
 from fencepost.outbox.lock import OwnerLock, lock_path
 from fencepost.outbox.probe import FileSystemType, judge_place, refusal_of, room_to_write
 from fencepost.outbox.reading import Reading
+from fencepost.outbox.recognition import refuse_stranger, refuse_stranger_without_lock
 from fencepost.outbox.refusals import OutboxRefused, OutboxUnreadable, RefusalCode
 from fencepost.outbox.rows import Row
 from fencepost.outbox.writer import newest_step
@@ -70,13 +80,16 @@ def open_place(
     """Lock, probe and open; raises `OutboxRefused` and leaves nothing open."""
     path = path.resolve()
     warnings = judge_place(path, file_system_type=file_system_type, allow_network=allow_network)
+    refuse_stranger_without_lock(path)
     lock = _take_lock(path)
     try:
+        refuse_stranger(path, remembered=lock.remembers_outbox)
         existed = path.exists() and path.stat().st_size > 0
         full = not room_to_write(path)
         if full and not existed:
             raise OutboxRefused(RefusalCode.FULL, f"no room for a new outbox {path}: make room on the volume")
-        file = open_file(path, NewIdentity(new_uuid=new_uuid, owner=owner, incarnation=incarnation, at=now()))
+        new = NewIdentity(new_uuid=new_uuid, owner=owner, incarnation=incarnation, at=now())
+        file = open_file(path, new, remembered=lock.remembers_outbox)
         warnings += _warnings_of_the_past(path, file, lock)
         _write_owner(lock, owner=owner, outbox=file.identity.uuid, incarnation=incarnation, at=now())
         return OpenPlace(path, file, lock, warnings, full=full)
@@ -93,20 +106,25 @@ def refuse_damaged_content(opened: OpenPlace, reading: Reading) -> None:
 
     SQLite's own check sees damaged pages, not a changed byte inside a value.
     """
-    try:
-        reason = _broken_steps(opened, reading) or _broken_rows(reading)
-    except OutboxUnreadable as error:
-        reason = str(error)
+    reason = content_damage(opened.connection, opened.identity, reading)
     if reason:
         opened.connection.close()
         raise moved_aside(opened.path, reason)
 
 
-def _broken_steps(opened: OpenPlace, reading: Reading) -> str:
-    newest = newest_step(opened.connection)
+def content_damage(connection: sqlite3.Connection, identity: Identity, reading: Reading) -> str:
+    """What contradicts itself among the newest steps and the rows that are to be sent, or nothing."""
+    try:
+        return _broken_steps(connection, identity, reading) or _broken_rows(reading)
+    except OutboxUnreadable as error:
+        return str(error)
+
+
+def _broken_steps(connection: sqlite3.Connection, identity: Identity, reading: Reading) -> str:
+    newest = newest_step(connection)
     if newest is None:
         return ""
-    start = max(opened.identity.base_sequence + 1, newest.sequence - STEPS_REPLAYED_AT_START)
+    start = max(identity.base_sequence + 1, newest.sequence - STEPS_REPLAYED_AT_START)
     base = reading.step_at(start)
     try:
         replayed = replay_from(base, reading.steps(after=start))

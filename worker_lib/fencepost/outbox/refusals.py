@@ -18,7 +18,7 @@ class RefusalCode(IntEnum):
     IN_USE = 71  # another process has it: only one may
     NOT_WRITABLE = 72  # no rights, a read-only mount, a missing directory
     NETWORK_FILE_SYSTEM = 73  # locks and fsync mean less there: only on request
-    DAMAGED = 74  # no outbox any more; moved aside
+    DAMAGED = 74  # no outbox any more (moved aside by the next start of a worker), or it never was one
     FULL = 75  # no room for a new file
     NEWER_SCHEMA = 76  # written by a later version of this library
 

@@ -150,6 +150,7 @@ def of_pod(folder: Path = SERVICE_ACCOUNT) -> Connection:
 
 def of_kubeconfig(kubeconfig: str | Path, context: str | None = None) -> Connection:
     """The cluster, user and namespace of a context (the current one if None). Raises `NoCluster`."""
+    _refuse_missing(kubeconfig)
     configuration = _loaded(kubeconfig, context)
     return Connection(
         server=str(configuration.host).rstrip("/"),
@@ -163,6 +164,13 @@ def of_kubeconfig(kubeconfig: str | Path, context: str | None = None) -> Connect
 
 def _home_kubeconfig() -> Path:
     return Path("~/.kube/config").expanduser()
+
+
+def _refuse_missing(kubeconfig: str | Path) -> None:
+    """KUBECONFIG may list several files, of which one suffices."""
+    files = [Path(name).expanduser() for name in str(kubeconfig).split(os.pathsep) if name]
+    if not any(file.exists() for file in files):
+        raise NoCluster(f"the kubeconfig {kubeconfig} does not exist: give another one, or make it")
 
 
 def _loaded(kubeconfig: str | Path, context: str | None) -> Any:

@@ -23,7 +23,11 @@ def handle(request: dict, lease: Lease) -> dict:
     if request.get("reject"):
         raise Rejected("no such feed")
     if request.get("fail"):
-        raise ConnectionError("the feed answered 503")
+        raise ConnectionError("the feed\\nanswered 503")
+    if request.get("vague"):
+        raise OutcomeUnknown("did it arrive?")
+    if request.get("large"):
+        return {"text": "x" * 2000}
     return {"twice": 2 * request["n"]}
 """
 

@@ -26,6 +26,7 @@ def test_enqueue_again_is_a_replay_other_content_a_conflict(fencepost: Fencepost
     fencepost("enqueue", "feeds", '{"n": 1}', "--name", "a")
     said = fencepost("enqueue", "feeds", '{"n": 2}', "--name", "a")
     assert (said.code, said.out) == (10, "CONFLICT default/a\n")
+    assert "the name default/a is taken by a task with other content" in said.err
 
 
 def test_enqueue_takes_everything_a_task_has(fencepost: Fencepost, tmp_path: Path) -> None:
@@ -105,6 +106,7 @@ def test_the_outbox_is_looked_into_drained_audited_and_pruned(fencepost: Fencepo
     assert "No fault was found." in fencepost("audit").out
     assert fencepost("outbox", "prune", "--older-than-days", "0").out == "2 rows removed\n"
     assert fencepost("outbox", "prune").out == "0 rows removed\n"
+    assert fencepost("outbox", "ls", "--all").out == "no rows\n"
 
 
 def test_an_audit_of_an_older_copy_of_the_outbox_finds_what_it_lost(
@@ -138,3 +140,44 @@ def test_a_job_is_run_and_shown(fencepost: Fencepost, tmp_path: Path) -> None:
     assert "demo" in fencepost("get", "jobs").out
     (job,) = fencepost("get", "jobs", "-o", "json").json["items"]
     assert job["status"]["state"] == "Failed"
+
+
+JOB = """
+apiVersion: fencepost.dev/v1alpha1
+kind: FanOutJob
+metadata: {name: demo}
+spec:
+  template: {spec: {queue: feeds, retryPolicy: {maxFailures: 0}}}
+  branches:
+    - {name: fails, request: {fail: true}}
+    - {name: large, request: {large: true}}
+    - {name: vague, request: {vague: true}}
+  continuation:
+    when: Settled
+    template: {apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, spec: {queue: feeds, request: {"n": 4}}}
+"""
+
+
+def shown(tree: str) -> dict[str, list[str]]:
+    """The lines below the headings: branch -> state, token and value."""
+    lines = [line for line in tree.splitlines() if line[:1] in "├└"]
+    rows = [[cell.strip() for cell in line.split("   ") if cell.strip()] for line in lines]
+    return {cells[0][3:]: cells[2:] for cells in rows}
+
+
+@pytest.mark.slow
+def test_a_tree_says_why_a_branch_failed_where_a_value_is_and_what_is_waited_for(
+    fencepost: Fencepost, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    assert fencepost("run", "job.yaml", "--app", "APP", "--store", "s.db", "--workers", "1").code == 20
+    assert shown(fencepost("tree", "demo").out)["vague"] == ["Unknown", "1", "waits for a report"]
+
+    vague, plain = "{name: vague, request: {vague: true}}", '{name: plain, request: {"n": 2}}'
+    (tmp_path / "settled.yaml").write_text(JOB.replace("demo", "settled").replace(vague, plain))
+    fencepost("run", "settled.yaml", "--app", "APP", "--store", "s.db", "--workers", "1")
+    settled = shown(fencepost("tree", "settled").out)
+    assert settled["fails"][:2] == ["Rejected (FailuresExhausted)", "1"]
+    assert settled["fails"][2] == "last error: ConnectionError: the feed answered 503"
+    assert settled["large"][2].startswith("by reference: settled-large-")
+    assert settled["then (LeasedTask)"] == ["Succeeded", "1", '{"twice":8}']

@@ -14,6 +14,7 @@ from fencepost.cli.output import output_option, print_json
 from fencepost.cli.strict_json import JsonRefused, parse_json
 from fencepost.cli.target import run_async, target_of, target_options
 from fencepost.protocol import limits
+from fencepost.protocol.submission import Verdict
 from fencepost.protocol.task import RetryPolicy, TaskSpec, UnknownPolicy
 from fencepost.worker.enqueue import Enqueued, enqueue_async
 
@@ -56,8 +57,9 @@ def enqueue(
       fencepost enqueue feeds '{"url": "https://example.org/feed"}'
       fencepost enqueue feeds --file request.json --name import-2026-01-01 --priority 9
 
-    The same content again is a replay and ends with 0 (DUPLICATE); other content under the same name ends
-    with 10 (CONFLICT) and changes nothing.
+    The same content again is a replay (DUPLICATE); other content under the same name is a CONFLICT and
+    changes nothing. Exit codes: 0 the task is there, 2 wrong input, 10 CONFLICT, 62 the store does not
+    answer, 64 no access.
     """
     if not 1 <= len(queue) <= limits.QUEUE_CHARACTERS_MAX:
         raise click.BadParameter(f"1 to {limits.QUEUE_CHARACTERS_MAX} characters", param_hint="QUEUE")
@@ -73,6 +75,9 @@ def enqueue(
         print_json({"verdict": made.verdict.value, "task": task_view(made.task)})
     else:
         click.echo(f"{made.verdict.value} {made.task.key}")
+    if made.verdict is Verdict.CONFLICT:
+        taken = f"the name {made.task.key} is taken by a task with other content"
+        click.echo(f"fencepost: {taken}: nothing was changed, choose another --name", err=True)
     return exit_codes.OF_VERDICT[made.verdict]
 
 

@@ -18,7 +18,7 @@ from fencepost.cli.output import output_option, print_json
 from fencepost.cli.target import run_async, target_of, target_options
 from fencepost.protocol.fencing import NotCanonical, holder_name
 from fencepost.protocol.limits import PROGRESS_BYTES_MAX, text_size
-from fencepost.protocol.payload import value_text
+from fencepost.protocol.payload import PayloadRefused, value_text
 from fencepost.protocol.receipt import key_problem
 from fencepost.protocol.task import Kind, LeaseEnd, Outcome, Task
 from fencepost.worker import bare_lease
@@ -47,8 +47,9 @@ def claim(ctx: click.Context, queue: str, holder: str | None) -> int:
       do-the-work "$(jq .request lease.json)" > result.json
       fencepost submit lease.json --file result.json
 
-    Ends with 3, and prints nothing, if there is nothing to claim. Without --holder each claim is a worker of
-    its own, so a script that crashed never finds its lease again: it runs out.
+    Without --holder each claim is a worker of its own, so a script that crashed never finds its lease again:
+    it runs out. Exit codes: 0 claimed, 2 wrong input, 3 there is nothing to claim and nothing is printed, 62
+    the store does not answer, 64 no access.
     """
     target, name = target_of(ctx), _holder(holder)
 
@@ -85,7 +86,8 @@ def heartbeat(ctx: click.Context, lease_file: TextIO, progress: str | None) -> i
     Example:
       fencepost heartbeat lease.json --progress '40 of 100' || stop-working
 
-    Ends with 4 if the lease is over: stop working, another worker may have started.
+    Exit codes: 0 renewed, 2 wrong input, 4 the lease is over: stop working, another worker may have started,
+    62 the store does not answer, 64 no access.
     """
     if progress is not None and text_size(progress) > PROGRESS_BYTES_MAX:
         raise click.BadParameter(f"at most {PROGRESS_BYTES_MAX} bytes", param_hint="--progress")
@@ -111,7 +113,8 @@ def release(ctx: click.Context, lease_file: TextIO, error: str | None) -> int:
       fencepost release lease.json
       fencepost release lease.json --error 'the feed answered 503'
 
-    Without --error the task is free at once and no failure is counted. Ends with 4 if the lease was over.
+    Without --error the task is free at once and no failure is counted. Exit codes: 0 released, 2 wrong input,
+    4 the lease was over, 62 the store does not answer, 64 no access.
     """
     lease, target = _lease(lease_file), target_of(ctx)
     end = LeaseEnd.SHUTDOWN if error is None else LeaseEnd.ERROR
@@ -159,16 +162,20 @@ def submit(
       fencepost submit lease.json --row 'first row' --key row-1
 
     The value is kept byte for byte. The same submit again is a DUPLICATE with the original receipt. Exit
-    codes: 0 the receipt stands, 10 CONFLICT, 11 REJECTED_STALE_TOKEN, 12 REJECTED_EXPIRED_LEASE, 13
-    ALREADY_TERMINAL, 14 TERMINAL_CONFLICT, 15 UNKNOWN_TASK, 16 unacceptable, 62 try the same again later.
+    codes: 0 the receipt stands, 2 wrong input, 10 CONFLICT, 11 REJECTED_STALE_TOKEN, 12
+    REJECTED_EXPIRED_LEASE, 13 ALREADY_TERMINAL, 14 TERMINAL_CONFLICT, 15 UNKNOWN_TASK, 16 unacceptable (for
+    example a value of over 16 KiB), 62 try the same again later, 64 no access.
     """
     lease, target = _lease(lease_file), target_of(ctx)
-    text = _value(value, value_file, Outcome(outcome))
     if row and outcome != Outcome.OK.value:
         raise click.UsageError("a row has the outcome Ok: leave out --outcome", ctx)
     problem = key_problem(key) if key is not None else None
     if problem:
         raise click.BadParameter(problem, param_hint="--key")
+    try:
+        text = _value(value, value_file, Outcome(outcome))
+    except PayloadRefused as error:
+        return _told(Unacceptable(message=str(error), task=None), output)
 
     async def work() -> Judged | Unacceptable | NotNow:
         async with target.opened(must_exist=True) as store:

@@ -10,9 +10,10 @@ from fencepost.api.write import job_view, task_view
 from fencepost.cli.output import output_option, print_json, print_table
 from fencepost.cli.target import run_async, target_of, target_options
 from fencepost.protocol.fanout import child_name
-from fencepost.protocol.job import BranchRecord, Job
+from fencepost.protocol.job import BranchRecord, ContinuationRecord, Job
 from fencepost.protocol.join import progress_sentence
-from fencepost.protocol.task import ObjectKey, Task
+from fencepost.protocol.lease import may_requeue
+from fencepost.protocol.task import Hold, ObjectKey, Outcome, Reason, State, Task
 
 
 @click.group()
@@ -23,6 +24,8 @@ def get() -> None:
     Examples:
       fencepost get tasks --queue feeds
       fencepost get jobs -n shelter -o json
+
+    Exit codes: 0 listed, 2 wrong input, 62 the store does not answer, 64 no access.
     """
 
 
@@ -32,7 +35,14 @@ def get() -> None:
 @target_options
 @click.pass_context
 def tasks(ctx: click.Context, queue: str | None, output: str) -> None:
-    """List the tasks of the namespace."""
+    """List the tasks of the namespace.
+
+    \b
+    Example:
+      fencepost get tasks --queue feeds -n shelter
+
+    Exit codes: 0 listed, 2 wrong input, 62 the store does not answer, 64 no access.
+    """
     target = target_of(ctx)
 
     async def work() -> Sequence[Task]:
@@ -73,7 +83,14 @@ def _hold(task: Task) -> str:
 @target_options
 @click.pass_context
 def jobs(ctx: click.Context, output: str) -> None:
-    """List the jobs of the namespace."""
+    """List the jobs of the namespace.
+
+    \b
+    Example:
+      fencepost get jobs -n shelter -o json
+
+    Exit codes: 0 listed, 2 wrong input, 62 the store does not answer, 64 no access.
+    """
     target = target_of(ctx)
 
     async def work() -> Sequence[Job]:
@@ -108,6 +125,8 @@ def tree(ctx: click.Context, job: str, output: str) -> None:
     \b
     Example:
       fencepost tree checksums -n shelter
+
+    Exit codes: 0 shown, 2 wrong input or no such job, 62 the store does not answer, 64 no access.
     """
     target = target_of(ctx)
 
@@ -151,18 +170,54 @@ def _print_tree(job: Job, tasks_by_name: dict[str, Task]) -> None:
     continuation = job.status.continuation
     if continuation is not None:
         task = tasks_by_name.get(continuation.name)
-        state = task.state.value if task else ("started" if continuation.started else "not started")
-        rows.append((f"└─ then ({continuation.kind.value})", continuation.name, state, "", ""))
+        standing = _standing_of_task(task) if task else (_started(continuation), "", "")
+        rows.append((f"└─ then ({continuation.kind.value})", continuation.name, *standing))
     print_table(("BRANCH", "TASK", "STATE", "TOKEN", "VALUE"), rows, empty="It has no branches.")
+
+
+def _started(continuation: ContinuationRecord) -> str:
+    return "started" if continuation.started else "not started"
 
 
 def _standing(task: Task | None, record: BranchRecord | None) -> tuple[str, str, str]:
     """State, token and value of a branch: as recorded, else as its task stands."""
-    token = str(task.token) if task else ""
     if record is not None:
-        reason = f" ({record.reason.value})" if record.reason else ""
-        value = record.value if record.value is not None else f"in {record.value_ref}"
-        return f"{record.outcome.value}{reason}", token, value
-    if task is None:
-        return "no task yet", "", ""
-    return (_hold(task) or task.state.value), token, task.progress
+        token = str(task.token) if task else ""
+        value = record.value if record.value is not None else f"by reference: {record.value_ref}"
+        return (
+            _with_reason(record.outcome, record.reason),
+            token,
+            _last_error(task) if record.reason else value,
+        )
+    return _standing_of_task(task) if task else ("no task yet", "", "")
+
+
+def _with_reason(standing: Outcome | State, reason: Reason | None) -> str:
+    return f"{standing.value} ({reason.value})" if reason else standing.value
+
+
+def _standing_of_task(task: Task) -> tuple[str, str, str]:
+    """State, token and value of a task; what it waits for where there is no value yet."""
+    receipt = task.settling_receipt
+    if receipt is not None:
+        value = _last_error(task) if receipt.reason else receipt.value
+        return _with_reason(task.state, receipt.reason), str(task.token), value
+    return _hold(task) or task.state.value, str(task.token), _waiting_for(task)
+
+
+def _waiting_for(task: Task) -> str:
+    """What an unsettled task waits for, or how far it is."""
+    if task.held:
+        return task.progress
+    if task.spec.external:
+        return "waits for a report"
+    if task.state is State.UNKNOWN:
+        again = task.hold is None or may_requeue(task)
+        return "waits to be claimed again" if again else "waits for a report"
+    return _last_error(task) if task.hold is Hold.BACKOFF else task.progress
+
+
+def _last_error(task: Task | None) -> str:
+    """What the last attempt said, in one line."""
+    message = " ".join(task.last_lease.message.split()) if task and task.last_lease else ""
+    return f"last error: {message}" if message else ""

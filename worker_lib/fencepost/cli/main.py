@@ -61,8 +61,8 @@ class Commands(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise click.UsageError(f"{error.message}{hint}", ctx) from None
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx) from error
 
 
 def _version() -> str:
@@ -91,13 +91,15 @@ def root() -> None:
 
     \b
     Examples:
-      fencepost run examples/checksums/job.yaml --app checksums:worker
+      fencepost run examples/checksums/job.yaml --app examples.checksums.worker:worker
       fencepost worker feeds:worker --once
       fencepost get jobs -n shelter
       fencepost enqueue feeds '{"url": "https://example.org/feed"}'
 
     Without --store FILE the commands talk to the Kubernetes API server: the one of --kubeconfig and
     --context, else KUBECONFIG, else that of the pod, else ~/.kube/config.
+
+    Exit codes: 0 done, 1 failed, 2 wrong input, and those that the --help of each command lists.
     """
 
 
@@ -114,8 +116,11 @@ def run(arguments: Sequence[str], *, program: str = "fencepost") -> int:
         return end.code if isinstance(end.code, int) else exit_codes.FAILED
     except click.exceptions.Exit as end:
         return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help itself
+        return error.exit_code
     except click.ClickException as error:
-        error.show()
+        click.echo(f"fencepost: {_usage_sentence(error, program)}", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return exit_codes.INTERRUPTED
@@ -125,6 +130,17 @@ def run(arguments: Sequence[str], *, program: str = "fencepost") -> int:
     except Exception as error:
         return _told(error)
     return code if isinstance(code, int) else exit_codes.OK
+
+
+def _usage_sentence(error: click.ClickException, program: str) -> str:
+    """What is wrong, in one line as every other error, and where the help is."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    if not isinstance(error, click.UsageError):
+        return message
+    command = error.ctx.command_path if error.ctx is not None else program
+    return f"{message}{' Try' if message.endswith('?') else '; try'} '{command} --help'"
 
 
 def _told(error: Exception) -> int:

@@ -26,7 +26,7 @@ def run(manifest: Path, app: str, workers: int, store: Path | None) -> int:
 
     \b
     Examples:
-      fencepost run examples/checksums/job.yaml --app checksums:worker
+      fencepost run examples/checksums/job.yaml --app examples.checksums.worker:worker
       fencepost run job.yaml --app feeds:worker --workers 4 --store feeds.db
 
     Killed at any point and started again with the same store, it goes on where it was and ends with the same

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from fencepost.local import run as run_module
+from fencepost.local.crew import Crew
+from fencepost.local.one_run import only_run_on
 from fencepost.local.store import LocalStore
 from fencepost.protocol.task import State
 
@@ -138,6 +140,8 @@ def test_a_run_ends_with_a_table_a_digest_and_its_continuation(runs: Runs) -> No
     assert code == run_module.SUCCEEDED, err
     assert re.search(r'^b3 +Ok +\{"double":6\} +1$', out, re.MULTILINE), out
     assert "job feed: Succeeded; 6/6 branches settled: 6 ok, 0 rejected" in out
+    assert re.search(r"^6/6 branches settled; then feed-then-\w+: settled$", out, re.MULTILINE), out
+    assert "7/7" not in out
     assert re.search(r'^task feed-then-\w+: Succeeded \(claims: 1\) \{"branches":6\}$', out, re.MULTILINE)
     assert runs.workers() == []
     again, out_again, _ = runs.run()
@@ -205,6 +209,7 @@ def test_a_signal_stops_cleanly_and_the_next_run_goes_on(runs: Runs, signalled: 
     process.send_signal(signalled)
     out, err = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == run_module.INTERRUPTED, err
+    assert re.search(r"interrupted at \d+/20 branches settled\. .*the same command goes on from there", err)
     assert "Traceback" not in out + err
     store = LocalStore(runs.store)
     tasks = asyncio.run(store.tasks())
@@ -221,8 +226,8 @@ def test_what_waits_for_a_report_is_a_standstill(runs: Runs) -> None:
     runs.write(manifest)
     code, _, err = runs.run()
     assert code == run_module.STANDSTILL
-    assert "waits for a report" in err
-    assert "feed (0/2 settled)" in err
+    assert "job feed (0/2 settled): task feed-" in err
+    assert "(branch b0) waits for a report: its outcome is Unknown; task feed-" in err
 
 
 @pytest.mark.slow
@@ -279,3 +284,54 @@ def test_a_queue_that_the_app_does_not_serve_is_refused(
     code = run_module.run_manifest(manifest, APP, store=tmp_path / "store.db", served=["feeds"])
     assert code == run_module.WRONG_INPUT
     assert "needs the queue total, the app has feeds" in capsys.readouterr().err
+
+
+def test_a_second_run_of_a_store_is_told_who_has_it_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, store = tmp_path / "job.json", tmp_path / "store.db"
+    manifest.write_text(json.dumps(manifest_of(1)))
+    with only_run_on(store):
+        assert run_module.run_manifest(manifest, APP, store=store) == run_module.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert f"another fencepost run has this store (pid {os.getpid()})" in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.glob("*.log")) == []
+    with only_run_on(store):  # it is free again
+        pass
+
+
+@pytest.mark.slow
+def test_the_run_that_is_killed_lets_go_of_its_store(runs: Runs) -> None:
+    runs.write(manifest_of(40, more={number: {"milliseconds": 1000} for number in range(40)}))
+    first = runs.start()
+    wait_for(lambda: runs.settled() >= 1, "a settled task")
+    code, _, err = runs.run()
+    assert code == run_module.WRONG_INPUT
+    assert err == (
+        f"fencepost: another fencepost run has this store (pid {first.pid}): wait for it or stop it, or give "
+        f"this one a --store of its own; the store is {runs.store}\n"
+    )
+    first.kill()
+    first.communicate()
+    with only_run_on(runs.store):
+        pass
+    wait_for(lambda: runs.workers() == [], "the workers to end with their parent")
+
+
+async def test_of_a_workers_log_only_what_this_life_has_said_is_told_and_once(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("an earlier run\n")
+    deaths: list[str] = []
+    crew = Crew(
+        size=1,
+        command=lambda number: ["outbox", "no-such-command"],
+        log_file=lambda number: log,
+        on_death=lambda death: deaths.append(death.said),
+    )
+    await asyncio.wait_for(crew.run(), SECONDS_MAX)
+    [said] = deaths
+    assert "no-such-command" in said
+    assert "an earlier run" not in said
+    lines = said.split(" | ")
+    assert len(lines) == len(set(lines))

@@ -13,10 +13,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def view(settled: int, total: int = 4) -> View:
+def view(settled: int, *following: Item, total: int = 4) -> View:
     done = settled == total
     item = Item(name="feed", kind="job", total=total, settled=settled, done=done, failed=False)
-    return View(items=(item,), can_go_on=not done)
+    return View(items=(item, *following), can_go_on=not done)
+
+
+def total_of_feed(*, done: bool) -> Item:
+    return Item(
+        name="feed-then", kind="task", total=1, settled=int(done), done=done, failed=False, follows=True
+    )
 
 
 def table(*rows: BranchRow) -> Table:
@@ -29,9 +35,50 @@ def test_without_a_terminal_there_are_lines_and_the_last_one_is_never_left_out()
     for settled in (0, 1, 2, 3, 4):
         screen.progress(view(settled))
     lines = out.getvalue().splitlines()
-    assert lines[0] == "0/4 settled"
-    assert lines[-1] == "4/4 settled"
+    assert lines[0] == "0/4 branches settled"
+    assert lines[-1] == "4/4 branches settled"
     assert len(lines) == 2  # the others came within the same two seconds
+
+
+def test_a_continuation_is_counted_apart_so_that_no_total_grows() -> None:
+    out, terminal = io.StringIO(), Terminal()
+    screen, bar = Screen(out=out, err=io.StringIO()), Screen(out=terminal, err=io.StringIO())
+    for one in (view(3), view(4, total_of_feed(done=False)), view(4, total_of_feed(done=True))):
+        screen.progress(one)
+        bar.progress(one)
+    bar.end_progress()
+    assert out.getvalue().splitlines() == [
+        "3/4 branches settled",
+        "4/4 branches settled; then feed-then: settled",  # the one between came within the same two seconds
+    ]
+    shown = terminal.getvalue()
+    assert "branches settled" in shown
+    assert "then feed-then" in shown
+    assert "5/5" not in out.getvalue() + shown
+
+
+def test_what_continues_a_job_is_progress_too() -> None:
+    before, after = view(4, total_of_feed(done=False)), view(4, total_of_feed(done=True))
+    assert (before.settled, after.settled) == (4, 4)
+    assert before.sentence == "4/4 branches settled; then feed-then: not settled yet"
+    assert after.settled_of_all > before.settled_of_all
+
+
+def test_tasks_are_called_tasks_and_jobs_that_follow_have_their_own_count() -> None:
+    task = Item(name="one", kind="task", total=1, settled=1, done=True, failed=False)
+    job = Item(name="more", kind="job", total=8, settled=3, done=False, failed=False, follows=True)
+    assert View(items=(task, job), can_go_on=True).sentence == (
+        "1/1 tasks settled; then more: 3/8 branches settled"
+    )
+
+
+def test_a_long_error_beside_short_names_is_shown_to_its_end() -> None:
+    out = io.StringIO()
+    error = "FailuresExhausted: ConnectionError: the upstream said 503 and closed"
+    Screen(out=out, err=io.StringIO()).show(
+        [table(BranchRow(name="b1", outcome="Rejected", value=error, token=7))]
+    )
+    assert error in out.getvalue()
 
 
 def test_on_a_terminal_there_is_a_bar_and_warnings_go_above_it() -> None:

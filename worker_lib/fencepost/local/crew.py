@@ -29,7 +29,7 @@ LOG_TAIL_BYTES: Final = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """How a worker ended that was not told to. `said` are the last lines of its log."""
+    """How a worker ended that was not told to. `said` are the last lines that it logged."""
 
     worker: int
     code: int
@@ -85,10 +85,12 @@ class Crew:
     async def _keep_running(self, number: int) -> None:
         pause = PAUSE_SECONDS_MIN
         while not self._stopping and self.hopeless is None:
+            log = self.log_file(number)
+            before = log.stat().st_size if log.exists() else 0
             code = await self._run_once(number)
             if self._stopping:
                 return
-            self._count(Death(worker=number, code=code, said=_tail(self.log_file(number))))
+            self._count(Death(worker=number, code=code, said=_said(log, since=before)))
             await asyncio.sleep(pause)
             pause = min(PAUSE_SECONDS_MAX, pause * 2) if self.deaths > 1 else PAUSE_SECONDS_MIN
 
@@ -115,12 +117,13 @@ class Crew:
             self.stop()
 
 
-def _tail(log: Path) -> str:
-    """The last lines of a log, as one line."""
+def _said(log: Path, *, since: int) -> str:
+    """The last lines that this life of the worker has written, as one line, each line once."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+            file.seek(max(since, log.stat().st_size - LOG_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    return " | ".join(line.strip() for line in lines[-LAST_LINES:] if line.strip())
+    different = dict.fromkeys(line.strip() for line in lines if line.strip())
+    return " | ".join(list(different)[-LAST_LINES:])

@@ -20,6 +20,7 @@ from fencepost.api.manifest import JobManifest, ManifestUnreadable, TaskManifest
 from fencepost.local import continuing, view
 from fencepost.local.crew import Crew, Death
 from fencepost.local.keeper import Keeper
+from fencepost.local.one_run import StoreTaken, only_run_on
 from fencepost.local.screen import Screen
 from fencepost.local.store import LocalStore
 from fencepost.ports import Cause, NewTask, Refused, StoreRefused, StoreUnavailable
@@ -32,6 +33,8 @@ WRONG_INPUT: Final = 2  # the manifest, the store or the app cannot be used; not
 STANDSTILL: Final = 20  # what is left waits for a person or a report; start again when that has come
 NO_WORKERS: Final = 21  # the workers cannot be used or keep dying; the log says why
 INTERRUPTED: Final = 130  # told to stop; start again to go on
+
+CONTINUE: Final = "Nothing is lost: the same command goes on from there."
 
 LOOK_SECONDS: Final = 0.05
 # Looks in a row that find nothing to go on with: a worker may be between two steps.
@@ -98,8 +101,9 @@ def run_manifest(
         screen.warn(str(refusal))
         return WRONG_INPUT
     try:
-        return asyncio.run(_Run(plan=plan, store=opened, screen=screen).to_the_end())
-    except (RunRefused, StoreRefused, StoreUnavailable) as refusal:
+        with only_run_on(plan.store):
+            return asyncio.run(_Run(plan=plan, store=opened, screen=screen).to_the_end())
+    except (RunRefused, StoreTaken, StoreRefused, StoreUnavailable) as refusal:
         screen.warn(str(refusal))
         return WRONG_INPUT
     finally:
@@ -191,9 +195,18 @@ class _Run:
         finally:
             await self._end(crew, keeping, working)
         self.screen.end_progress()
+        await self._tell_the_end(code)
+        return code
+
+    async def _tell_the_end(self, code: int) -> None:
         if code in (SUCCEEDED, FAILED, STANDSTILL):
             self.screen.show(await self.store.look(lambda ledger: view.tables(ledger, self.plan.keys)))
-        return code
+        if code == STANDSTILL:
+            waits = await self.store.look(lambda ledger: view.waits(ledger, self.plan.keys))
+            self.screen.warn(f"nothing is left to do here: {'; '.join(waits)}")
+        if code == INTERRUPTED:
+            seen = await self.store.look(lambda ledger: view.look(ledger, self.plan.keys))
+            self.screen.warn(f"interrupted at {seen.sentence}. {CONTINUE}")
 
     async def _create(self) -> None:
         """Make what the manifest names, unless an earlier run did; raises `RunRefused` for other content."""
@@ -220,8 +233,8 @@ class _Run:
         while True:
             seen = await self.store.look(lambda ledger: view.look(ledger, self.plan.keys))
             self.screen.progress(seen)
-            if seen.settled > settled:
-                settled = seen.settled
+            if seen.settled_of_all > settled:
+                settled = seen.settled_of_all
                 crew.something_was_settled()
             code = self._code(seen, crew)
             if code is not None:
@@ -242,15 +255,16 @@ class _Run:
             self.screen.warn(f"giving up after {crew.deaths} deaths of workers; {crew.hopeless.sentence}")
             return NO_WORKERS
         self._still = 0 if seen.can_go_on else self._still + 1
-        if self._still < STILL_LOOKS:
-            return None
-        self.screen.warn(_why_it_stands_still(seen))
-        return STANDSTILL
+        return STANDSTILL if self._still >= STILL_LOOKS else None
 
     def _told_to_stop(self, crew: Crew) -> None:
         self._signals += 1
         self._stop.set()
-        crew.stop() if self._signals == 1 else crew.kill()
+        if self._signals == 1:
+            self.screen.warn("stopping: the workers finish what they hold, a second signal ends them at once")
+            crew.stop()
+        else:
+            crew.kill()
 
     def _tell_death(self, death: Death) -> None:
         self.screen.warn(f"{death.sentence} (log: {self.plan.log(death.worker)})")
@@ -260,12 +274,3 @@ class _Run:
         self._stop.set()
         crew.stop()
         await asyncio.gather(working, keeping, return_exceptions=True)
-
-
-def _why_it_stands_still(seen: view.View) -> str:
-    waiting = [item for item in seen.items if not item.done]
-    reasons = [f"{item.name}: {item.stalled}" for item in waiting if item.stalled]
-    if reasons:
-        return "; ".join(reasons)
-    names = ", ".join(f"{item.name} ({item.settled}/{item.total} settled)" for item in waiting)
-    return f"nothing is left to do, and this waits for a report or for somebody to resume it: {names}"

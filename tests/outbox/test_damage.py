@@ -147,11 +147,14 @@ def test_beside_a_file_that_is_no_database_nothing_is_made(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_outbox_is_known_by_its_header_where_its_lock_file_is_gone(path: Path) -> None:
+@pytest.mark.parametrize("kept", [slice(0, 100), slice(16, 100)], ids=["header", "header without its name"])
+def test_an_outbox_is_known_by_its_header_where_its_lock_file_is_gone(path: Path, kept: slice) -> None:
     filled(path)
     lock_path(path).unlink()
     content = path.read_bytes()
-    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+    damaged = bytearray(b"\xff" * len(content))
+    damaged[kept] = content[kept]
+    path.write_bytes(damaged)
     with pytest.raises(OutboxRefused, match="was moved to"):
         opened(path)
     assert path.with_name("outbox.db.damaged-1").exists()

@@ -50,13 +50,15 @@ class JobMemory:
     """What one process remembers of a job beside what is written down: nothing that correctness needs.
 
     `trouble` is what the server refused last, `settled_at` when the last branch was seen to settle,
-    `continued` that nothing is left to do about the continuation.
+    `continued` that nothing is left to do about the continuation; `late_copy_at`, on our clock, when a
+    create of it that was not answered can have come at the latest, so that one more look is due.
     """
 
     spacing: Spacing
     trouble: Trouble | None = None
     settled_at: float | None = None
     continued: bool = False
+    late_copy_at: float | None = None
 
 
 @dataclass(slots=True)

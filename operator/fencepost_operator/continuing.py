@@ -3,10 +3,15 @@
 Which step is next is `protocol.continuation`, from an uncached read of the job and of whatever has the
 continuation's name. Each step is one conditional write, so any number of crashes and operators come to the
 same end: one object was started, and the job says which.
+
+A create that was not answered may be carried out when its object has run and gone. Not all kinds of
+continuations are watched, so the job is looked at once more when such a copy must have come: it is suspended
+still, and deleted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,7 +37,16 @@ LATE_WRITE_SECONDS: Final = 40.0  # longer than the API server works on a reques
 class Continuing:
     """Looks at joined jobs. One event loop owns it."""
 
-    def __init__(self, *, world: World, writer: Writer, queue: WorkQueue[Key], repeats: Repeats) -> None:
+    def __init__(
+        self,
+        *,
+        world: World,
+        writer: Writer,
+        queue: WorkQueue[Key],
+        clock: Callable[[], float],
+        repeats: Repeats,
+    ) -> None:
+        self._clock = clock
         self._world = world
         self._writer = writer
         self._queue = queue
@@ -44,8 +58,23 @@ class Continuing:
         Raises `StoreUnavailable` or `StoreRefused`.
         """
         seen = self._world.cache.job(key.object_key)
-        if seen is None or seen.job.deleting or seen.memory.continued:
+        if seen is None or seen.job.deleting:
             return True
+        late_copy_is_due = self._late_copy_is_due(seen)
+        done = True
+        if late_copy_is_due or not seen.memory.continued:
+            done = await self._look(key, seen)
+        if done and late_copy_is_due:
+            seen.memory.late_copy_at = None
+        elif seen.memory.late_copy_at is not None and not late_copy_is_due:
+            # A key has one date, the earliest: whoever looks earlier asks for this one again.
+            self._queue.add_after(key, seen.memory.late_copy_at - self._clock())
+        return done
+
+    def _late_copy_is_due(self, seen: SeenJob) -> bool:
+        return seen.memory.late_copy_at is not None and self._clock() >= seen.memory.late_copy_at
+
+    async def _look(self, key: Key, seen: SeenJob) -> bool:
         if not is_wanted(seen.job):
             seen.memory.continued = True
             return True
@@ -72,7 +101,7 @@ class Continuing:
                 seen.memory.continued = True
                 return True
             case Step.CREATE:
-                return await self._create(key, whole)
+                return await self._create(key, seen, whole)
             case Step.RECORD:
                 return await self._record(key, whole, continuation, sight, started=False)
             case Step.UNSUSPEND:
@@ -93,7 +122,7 @@ class Continuing:
                 seen.memory.continued = True
                 return True
 
-    async def _create(self, key: Key, whole: WholeJob) -> bool | None:
+    async def _create(self, key: Key, seen: SeenJob, whole: WholeJob) -> bool | None:
         objects = objects_of(whole.job)
         if objects.config_map is not None:
             problem = await self._make_config_map(whole, objects)
@@ -104,8 +133,7 @@ class Continuing:
         if isinstance(end, Refused) and end.cause is Cause.EXISTS:
             return None
         if isinstance(end, Unanswered):
-            # A copy may be created late, when the first one has run and gone: look again after that.
-            self._queue.add_after(key, LATE_WRITE_SECONDS)
+            seen.memory.late_copy_at = self._clock() + LATE_WRITE_SECONDS
         return None if isinstance(end, Written) else await self._not_made(key, whole, end)
 
     async def _make_config_map(

@@ -68,7 +68,9 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
 
 
 @click.command(
-    epilog="Example: fencepost-operator --namespace feeds --probe-address 127.0.0.1:8080",
+    epilog="Example: fencepost-operator --namespace feeds --probe-address 127.0.0.1:8080. "
+    "Exit codes: 0 ended by a signal, 1 the probes cannot be served (the port is in use) or a defect, "
+    "2 wrong options or no usable kubeconfig, 3 gave up waiting for the API server (--give-up-after).",
     context_settings={"max_content_width": 100},
 )
 @click.option(

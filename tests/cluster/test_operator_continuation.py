@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from fencepost.kube.client import ApiClient, Lost, Result
 from fencepost.protocol.fanout import continuation_name
 from fencepost.protocol.job import ConditionStatus, Job
+from fencepost_operator.continuing import LATE_WRITE_SECONDS
 from tests.cluster.cluster import Cluster
 from tests.handlers.crashing_operator import CRASHED, WHERE
+from tests.handlers.parts import parts_at
 from tests.handlers.place import AFTER, Place
+from tests.handlers.values import MovableClock
 
 CRASHING = ("-m", "tests.handlers.crashing_operator")
 BATCH = "/apis/batch/v1"
@@ -177,3 +181,45 @@ async def test_a_late_duplicate_of_it_is_deleted_while_it_is_suspended(place: Pl
         await place.until(lambda: place.task(record.name) is None, "the duplicate is deleted")
     assert place.job("j").status.continuation == record
     assert job.uid == first["metadata"]["ownerReferences"][0]["uid"]
+
+
+class LosesTheAnswer(ApiClient):
+    """Every Job is created, and nobody is told."""
+
+    sent: ClassVar[list[tuple[str, Any]]] = []
+
+    async def create(self, path: str, body: Any, **more: Any) -> Result:
+        result = await super().create(path, body, **more)
+        if not path.endswith("/jobs"):
+            return result
+        self.sent.append((path, body))
+        return Lost(message="the connection was reset")
+
+
+async def test_a_copy_of_an_unanswered_create_that_comes_late_is_deleted(place: Place) -> None:
+    """Jobs are not watched: the operator has to look by itself, also when it has long been done."""
+    LosesTheAnswer.sent.clear()
+    clock = MovableClock()
+    job = place.make_job("j", "a", continuation={"template": a_job_template(image="example.invalid/none")})
+    async with parts_at(place, client_type=LosesTheAnswer, clock=clock) as parts:
+        parts.world.job_event("MODIFIED", place.get("fanoutjobs", "j"))
+        await parts.look(job)
+        await place.settle_all(job)
+        await parts.world.list_all((place.namespace,))
+        await parts.look(job)  # joins, and creates
+        await parts.look(job)  # finds what was created, and starts it
+        record = place.job("j").status.continuation
+        assert record is not None
+        assert record.started
+        place.delete("jobs", record.name, BATCH)
+        await place.until(lambda: place.get("jobs", record.name, BATCH) is None, "the first one is gone")
+        [(path, body)] = LosesTheAnswer.sent
+        assert place.cluster.api.request("POST", path, body).ok  # the late copy
+        clock.now += LATE_WRITE_SECONDS - 1
+        await parts.look(job)
+        assert place.get("jobs", record.name, BATCH) is not None
+        assert parts.queue.delayed == 1  # it will look by itself
+        clock.now += 1
+        await parts.look(job)
+        await place.until(lambda: place.get("jobs", record.name, BATCH) is None, "the copy is deleted")
+    assert place.job("j").status.continuation == record

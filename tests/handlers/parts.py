@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -38,22 +38,27 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts_at(place: Place) -> AsyncIterator[Parts]:
-    """The parts, with the operator's account at the real API server."""
+async def parts_at(
+    place: Place,
+    *,
+    client_type: type[ApiClient] = ApiClient,
+    clock: Callable[[], float] = monotonic,
+) -> AsyncIterator[Parts]:
+    """The parts, with the operator's account at the real API server. `clock` is that of continuations."""
     connection = explicit(
         place.cluster.server,
         ca_file=place.cluster.ca_file,
         token=place.operator_token,
         namespace=place.namespace,
     )
-    client = ApiClient(connection)
+    client = client_type(connection)
     try:
-        yield await _parts(client)
+        yield await _parts(client, clock)
     finally:
         await client.close()
 
 
-async def _parts(client: ApiClient) -> Parts:
+async def _parts(client: ApiClient, clock: Callable[[], float]) -> Parts:
     queue: WorkQueue[Key] = WorkQueue(clock=monotonic)
     leases, repeats, metrics = LeaseObserver(), Repeats(clock=monotonic), Metrics()
     server_clock = ServerClock(clock=monotonic)
@@ -77,7 +82,7 @@ async def _parts(client: ApiClient) -> Parts:
         queue=queue,
         leases=leases,
         joining=joining,
-        continuing=Continuing(world=world, writer=writer, queue=queue, repeats=repeats),
+        continuing=Continuing(world=world, writer=writer, queue=queue, clock=clock, repeats=repeats),
         account=await store.account(),
         clock=monotonic,
         metrics=metrics,

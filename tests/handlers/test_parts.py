@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, cast
 
 import pytest
 
-from fencepost_operator.app import main
+from fencepost_operator.app import EXIT_DONE, EXIT_FAILED, EXIT_MISUSED, EXIT_NO_SERVER, main
 from fencepost_operator.clock import ServerClock
 from fencepost_operator.logs import REMEMBERED_MAX, JsonLines, Repeats, about
 from fencepost_operator.options import BadOption, Options, Told, options_of
@@ -70,7 +71,10 @@ class TestOptions:
     def test_help_is_no_error(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(Told):
             options_of(["--help"])
-        assert "Example:" in capsys.readouterr().out
+        said = " ".join(capsys.readouterr().out.split())
+        assert "Example:" in said
+        for code in (EXIT_DONE, EXIT_FAILED, EXIT_MISUSED, EXIT_NO_SERVER):
+            assert re.search(rf"Exit codes: .*\b{code} \w", said), code
 
     def test_a_kubeconfig_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["--kubeconfig", "/no/such/file"]) == 2

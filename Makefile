@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint generate verify conformance bench clean
+.PHONY: help setup run test coverage lint generate verify conformance bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ run: $(READY) ## the main job, embedded: hash the standard library and check the
 test: $(READY) ## all tests, against a real API server that is built and started for them
 	@$(BIN)/python -m tests.cluster.build
 	@$(BIN)/python -m pytest $(ARGS)
+
+coverage: $(READY) ## every branch of the core is run by the tests of the core alone
+	@$(BIN)/python -m pytest -q tests/protocol --cov=fencepost.protocol --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 lint: $(READY) ## ruff, mypy --strict, import-linter, and that nothing generated is stale
 	@$(BIN)/ruff check .

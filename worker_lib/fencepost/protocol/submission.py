@@ -203,9 +203,13 @@ def _why_stale(task: Task, submission: Submission, end: LeaseEnd | None) -> str:
 def _end_of(task: Task, submission: Submission) -> LeaseEnd | None:
     """How the submit's very lease ended, if that was the last one and nobody has claimed since."""
     last = task.last_lease
-    if last is None or (last.token, last.holder) != (submission.token, submission.holder):
-        return None
-    return last.end if task.token == last.token else None
+    if (
+        last is not None
+        and (last.token, last.holder) == (submission.token, submission.holder)
+        and task.token == last.token
+    ):
+        return last.end
+    return None
 
 
 def _terminal(task: Task, submission: Submission) -> Judgement | None:

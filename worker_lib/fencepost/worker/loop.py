@@ -234,8 +234,8 @@ class Loop:
     def _tell_error(self, holding: Holding, reason: NotDone) -> None:
         """One line for each retryable error, whatever its message; a traceback only of the user's code."""
         said = cut_to_bytes(" ".join(reason.message.split()), ERROR_LINE_BYTES_MAX)
-        retries = holding.task.spec.retry_policy.max_failures
-        number = "" if holding.over else f" (failure {holding.task.failures + 1}, {retries} are tried again)"
+        failure, allowed = holding.task.failures + 1, holding.task.spec.retry_policy.max_failures + 1
+        number = "" if holding.over else f" (failure {failure} of {allowed})"
         LOG.warning("%s came to no result%s: %s", holding.task.key, number, said, exc_info=reason.raised)
 
     def _rows_are_left(self) -> bool:

@@ -83,7 +83,7 @@ async def sqlite_ground(folder: Path, label: str) -> AsyncIterator[Ground]:
     now = [START]
 
     def opened() -> LocalStore:
-        return LocalStore(folder / "store.db", clock=lambda: now[0])
+        return LocalStore(folder / "store.db", clock=lambda: now[0], boottime=lambda: now[0])
 
     def advance(seconds: float) -> None:
         now[0] += seconds

@@ -16,12 +16,16 @@ from fencepost.testing.memory import NOON
 
 @dataclass
 class Clock:
-    """Seconds, moved by the test alone."""
+    """Seconds, moved by the test alone: the wall clock, and the time since the machine's start."""
 
     now: float = NOON
+    since_start: float = 1000.0
 
     def __call__(self) -> float:
         return self.now
+
+    def boottime(self) -> float:
+        return self.since_start
 
 
 @dataclass
@@ -33,8 +37,9 @@ class Embedded:
     reopen: Callable[[], EmbeddedStore]
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock; nothing is done about it before somebody looks."""
+        """Let time pass; nothing is done about it before somebody looks."""
         self.clock.now += seconds
+        self.clock.since_start += seconds
         if isinstance(self.store, MemoryStore):
             self.store.now += seconds
 
@@ -46,11 +51,11 @@ async def embedded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         memory = MemoryStore(now=clock.now)
         yield Embedded(store=memory, clock=clock, reopen=lambda: memory)
         return
-    store = LocalStore(tmp_path / "store.db", clock=clock)
+    store = LocalStore(tmp_path / "store.db", clock=clock, boottime=clock.boottime)
     opened: list[LocalStore] = [store]
 
     def reopen() -> LocalStore:
-        opened.append(LocalStore(tmp_path / "store.db", clock=clock))
+        opened.append(LocalStore(tmp_path / "store.db", clock=clock, boottime=clock.boottime))
         return opened[-1]
 
     yield Embedded(store=store, clock=clock, reopen=reopen)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fencepost.local import store as store_module
 from fencepost.local.locking import FileLock
-from fencepost.local.store import LocalStore
-from fencepost.ports import Answer, Applied, Cause, NewTask, Refused, StoreRefused, Unanswered
+from fencepost.local.store import LocalStore, StoreBusy
+from fencepost.ports import (
+    Answer,
+    Applied,
+    Cause,
+    NewTask,
+    Refused,
+    StoreRefused,
+    StoreUnavailable,
+    Unanswered,
+)
 from fencepost.protocol.task import ObjectKey, TaskSpec
 from tests.contract.acting import Actor, submission_of, submit_of
 
@@ -207,3 +220,70 @@ async def test_a_transaction_waits_for_whoever_has_the_file(tmp_path: Path) -> N
     assert isinstance(await waiting, Applied)
     lock.close()
     store.close_now()
+
+
+STOPPED_IN_THE_LOCK = """
+import os, signal, sys
+from pathlib import Path
+from fencepost.local.locking import FileLock
+with FileLock(Path(sys.argv[1])).alone():
+    print("held", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@contextmanager
+def stopped_holder(lock_file: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that was stopped while it has the lock."""
+    command = [sys.executable, "-c", STOPPED_IN_THE_LOCK, str(lock_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+async def test_nobody_waits_for_ever_for_a_process_that_was_stopped_and_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = LocalStore(path, turn_seconds=0.2)
+    with stopped_holder(tmp_path / "store.db.lock") as holder:
+        with pytest.raises(StoreBusy, match=f"process {holder.pid} has the store"):
+            await store.tasks()
+        answer = await store.create(new("a"))
+        assert isinstance(answer, Refused)
+        assert (answer.cause, answer.retry_after_seconds) == (Cause.OVERLOADED, 1.0)
+        with pytest.raises(StoreUnavailable, match=str(holder.pid)):
+            LocalStore(path, turn_seconds=0.1)
+        await asyncio.gather(*(store.create(new(f"b{number}")) for number in range(20)))
+        assert sum(thread.name == "fencepost-store" for thread in threading.enumerate()) < 25
+        os.kill(holder.pid, signal.SIGCONT)
+        assert isinstance(await answer_of(store, "c"), Applied)
+        assert [task.key.name for task in await store.tasks()] == ["c"]  # what was taken back is never done
+    store.close_now()
+
+
+async def answer_of(store: LocalStore, name: str) -> Answer:
+    """The answer once the file is free again."""
+    for _ in range(100):
+        answer = await store.create(new(name))
+        if isinstance(answer, Applied):
+            break
+    return answer
+
+
+@pytest.mark.slow
+async def test_a_store_is_closed_although_its_turn_does_not_come(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store.db", turn_seconds=0.2)
+    assert isinstance(await store.create(new("a")), Applied)
+    with stopped_holder(tmp_path / "store.db.lock"):
+        with pytest.raises(StoreBusy):
+            await store.tasks()
+        began = time.monotonic()
+        store.close_now()
+        assert time.monotonic() - began < 5
+    later = LocalStore(tmp_path / "store.db")
+    assert [task.key.name for task in await later.tasks()] == ["a"]
+    later.close_now()

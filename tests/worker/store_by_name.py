@@ -13,12 +13,15 @@ from fencepost.ports import TaskStore
 
 
 def store_by_name(name: str, *, ahead: float = 0.0) -> TaskStore:
-    """Open it. `ahead`: how many seconds the clock of an embedded store is ahead of the time."""
+    """Open it. `ahead`: how many seconds more than really passed have passed for an embedded store."""
     if name.endswith(".json"):
         return _api_server(json.loads(Path(name).read_text()))
     from fencepost.local.store import LocalStore
+    from fencepost.local.store_clock import boottime_seconds
 
-    return LocalStore(Path(name), clock=lambda: time.time() + ahead)
+    return LocalStore(
+        Path(name), clock=lambda: time.time() + ahead, boottime=lambda: boottime_seconds() + ahead
+    )
 
 
 def _api_server(where: dict[str, str]) -> TaskStore:

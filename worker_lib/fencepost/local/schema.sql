@@ -84,6 +84,13 @@ CREATE TABLE payloads (
     PRIMARY KEY (scope, payload_sha256)
 ) WITHOUT ROWID;
 
--- The latest time that the store's clock was seen at, to the second.
-CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest REAL NOT NULL);
-INSERT INTO clock VALUES (1, 0);
+-- The mark that the store's time goes on from (`store_clock`), a second old at most when something was written.
+-- `boot` is which start of the machine `boottime` belongs to; `wall` is null before the first reading.
+CREATE TABLE clock (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    latest REAL NOT NULL,
+    wall REAL,
+    boottime REAL NOT NULL DEFAULT 0,
+    boot TEXT NOT NULL DEFAULT ''
+);
+INSERT INTO clock (one, latest) VALUES (1, 0);

@@ -9,18 +9,20 @@ Why WAL here, and a rollback journal in the outbox: a commit syncs once instead 
 the workers of one machine all wait for this one file. SQLite before 3.51.3 can lose a commit when one
 connection writes while another one writes or checkpoints; under our lock no two of them ever do, nor at the
 opening and the closing, which may recover or checkpoint too.
+
+Who has the lock may be stopped in the middle of it. So nobody waits for a turn longer than `TURN_SECONDS`:
+then nothing was done, which is told with the process that has the lock (`StoreBusy`), and may be tried again.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import os
 import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,11 +31,15 @@ from fencepost.local import joining, reports
 from fencepost.local.embedded import EmbeddedStore
 from fencepost.local.ledger import Ledger
 from fencepost.local.locking import FileLock
-from fencepost.local.tables import SCHEMA_VERSION, Tables, schema
+from fencepost.local.store_clock import Mark, Reading, boot_id, boottime_seconds, goes_on, store_time
+from fencepost.local.tables import MIGRATIONS, SCHEMA_VERSION, Tables, schema
+from fencepost.local.turns import Turn, TurnNotTaken, in_turn
 from fencepost.outbox.probe import NETWORK_TYPES, statfs_type
 from fencepost.ports import Answer, Cause, Refused, StoreRefused, StoreUnavailable, Unanswered
 from fencepost.protocol.consume import ConsumeVerdict
 from fencepost.protocol.task import ObjectKey
+
+LOG = logging.getLogger("fencepost")
 
 T = TypeVar("T")
 Effect = Callable[[sqlite3.Connection], None]
@@ -43,10 +49,16 @@ DEFAULT_NAMESPACE: Final = "default"
 # Only somebody who opens the file with another program can hold SQLite's own lock.
 BUSY_SECONDS: Final = 10.0
 RETRY_AFTER_SECONDS: Final = 1.0
+# A transaction takes milliseconds, one that makes or joins a job of the largest size a second.
+TURN_SECONDS: Final = 5.0
 
 
 class DiskFull(StoreUnavailable):
     """Nothing was written, for want of room."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Nothing was done, because another process did not let go of the file; the message names it."""
 
 
 def local_account() -> str:
@@ -57,8 +69,8 @@ def local_account() -> str:
 class LocalStore(EmbeddedStore):
     """See `EmbeddedStore`. One instance is for one event loop; a file may have many, in many processes.
 
-    `clock` is the server's clock, in seconds since 1970; the store goes back behind a time it has seen by a
-    second at most, however far that is set back.
+    The store's time goes on as `store_clock` says: from what `clock` (seconds since 1970) says when the file
+    is made, by what passes on `boottime` (seconds since the machine was started).
     """
 
     def __init__(
@@ -68,12 +80,22 @@ class LocalStore(EmbeddedStore):
         namespace: str = DEFAULT_NAMESPACE,
         account: str | None = None,
         clock: Callable[[], float] = time.time,
+        boottime: Callable[[], float] = boottime_seconds,
+        boot: str | None = None,
         new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
-        """Open the file, or make it. Raises `StoreRefused` with a sentence if that cannot be."""
+        """Open the file, or make it. Raises `StoreRefused` with a sentence if that cannot be.
+
+        `boot` names the start of the machine that `boottime` counts from, by default the present one.
+        Raises `StoreUnavailable` if the disk is full, or if its turn does not come within `turn_seconds`.
+        """
         super().__init__(namespace=namespace, account=account or local_account())
         self.path = path
         self._clock = clock
+        self._boottime = boottime
+        self._boot = boot_id() if boot is None else boot
+        self._turn_seconds = turn_seconds
         self._new_uid = new_uid
         self._turn = threading.Lock()
         self._lock = FileLock(path.with_name(path.name + ".lock"))
@@ -82,19 +104,24 @@ class LocalStore(EmbeddedStore):
         except BaseException:
             self._lock.close()
             raise
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-store")
 
     async def close(self) -> None:
         self.close_now()
 
     def close_now(self) -> None:
-        """Let go of the file. May be called twice."""
-        if self._lock.closed:
+        """Let go of the file. May be called twice.
+
+        If its turn does not come, the file is left as a kill would leave it: what was answered is in it.
+        """
+        if self._lock.closed or not self._turn.acquire(timeout=self._turn_seconds):
             return
-        self._thread.shutdown()
-        with self._turn, self._lock.alone():
-            self._connection.close()
-        self._lock.close()
+        try:
+            with self._lock.alone_within(self._turn_seconds) as alone:
+                if alone:
+                    self._connection.close()
+            self._lock.close()
+        finally:
+            self._turn.release()
 
     async def consume(self, key: ObjectKey, effect: Effect) -> ConsumeVerdict:
         """Call `effect` with the store's connection and mark the joined job consumed, in one transaction.
@@ -120,7 +147,11 @@ class LocalStore(EmbeddedStore):
         with self._at_once() as at_once:
             if at_once:
                 return self._transact(operation)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._in_turn, operation)
+        turn = Turn(lambda: self._transact(operation))
+        try:
+            return await in_turn(turn, self._wait_and_begin, seconds=self._turn_seconds)
+        except TurnNotTaken:
+            raise self._busy() from None
 
     @contextmanager
     def _at_once(self) -> Iterator[bool]:
@@ -134,14 +165,29 @@ class LocalStore(EmbeddedStore):
         finally:
             self._turn.release()
 
-    def _in_turn(self, operation: Callable[[Ledger], T]) -> T:
-        with self._turn, self._lock.alone():
-            return self._transact(operation)
+    def _wait_and_begin(self, turn: Turn[T]) -> T:
+        """One thread of this store at a time waits for the file; the others wait for it, not long."""
+        if not self._turn.acquire(timeout=self._turn_seconds):
+            raise TurnNotTaken
+        try:
+            with self._lock.alone():
+                return turn.begin()
+        finally:
+            self._turn.release()
+
+    def _busy(self) -> StoreBusy:
+        holder = self._lock.last_holder
+        who = f"process {holder} has" if holder else "another process has"
+        return StoreBusy(
+            f"{who} the store {self.path} for more than {self._turn_seconds:g} s: if it is stopped, "
+            "let it go on or end it",
+            RETRY_AFTER_SECONDS,
+        )
 
     async def _run_write(self, operation: Callable[[Ledger], Answer]) -> Answer:
         try:
             return await self._run(operation)
-        except DiskFull as failure:
+        except (DiskFull, StoreBusy) as failure:
             return Refused(
                 cause=Cause.OVERLOADED, message=str(failure), retry_after_seconds=RETRY_AFTER_SECONDS
             )
@@ -154,13 +200,13 @@ class LocalStore(EmbeddedStore):
         """Run one transaction; the caller has the file."""
         try:
             with self._transaction() as tables:
-                ledger = Ledger(
-                    shelf=tables, clock=self._clock(), account=self._account, new_uid=self._new_uid
-                )
+                reading = Reading(wall=self._clock(), boottime=self._boottime(), boot=self._boot)
+                now = store_time(tables.mark, reading)
+                ledger = Ledger(shelf=tables, clock=now, account=self._account, new_uid=self._new_uid)
                 result = operation(ledger)
                 joining.follow_up(ledger)
-                if tables.changed:
-                    tables.note_time(ledger.now)
+                _tell_restart(self.path, tables.mark, reading)
+                tables.note_time(now, reading)
                 return result
         except sqlite3.Error as failure:
             raise _as_store_failure(self.path, failure) from failure
@@ -193,11 +239,12 @@ class LocalStore(EmbeddedStore):
     def _open(self) -> sqlite3.Connection:
         try:
             _refuse_network(self.path)
-            with self._lock.alone():
+            with self._lock.alone_within(self._turn_seconds) as alone:
+                if not alone:
+                    raise self._busy()
                 return _connected(self.path)
         except sqlite3.Error as failure:
-            message = f"the store {self.path} cannot be used: {failure}"
-            raise StoreRefused(message, Cause.ADMISSION) from failure
+            raise _as_store_failure(self.path, failure) from failure
 
 
 def _refuse_network(path: Path) -> None:
@@ -227,10 +274,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StoreRefused(f"the store {path} answers journal mode {mode!r}, not 'wal'", Cause.ADMISSION)
+    connection.execute("BEGIN IMMEDIATE")
     if is_new:
-        connection.execute("BEGIN IMMEDIATE")
         _make(connection)
-        connection.execute("COMMIT")
+    else:
+        _migrate(connection)
+    connection.execute("COMMIT")
 
 
 def _refuse_what_is_not_ours(connection: sqlite3.Connection, path: Path) -> bool:
@@ -240,7 +289,7 @@ def _refuse_what_is_not_ours(connection: sqlite3.Connection, path: Path) -> bool
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreRefused(f"{path} is a database of something else: give another file", Cause.ADMISSION)
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION and version not in MIGRATIONS:
         raise StoreRefused(
             f"{path} has version {version} of the store's tables, this fencepost reads {SCHEMA_VERSION}",
             Cause.SCHEMA,
@@ -253,6 +302,28 @@ def _make(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """From the version that the file has, step by step to ours; nothing in a file of ours."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    for older in range(version, SCHEMA_VERSION):
+        for statement in MIGRATIONS[older]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {older + 1}")
+
+
+def _tell_restart(path: Path, mark: Mark, reading: Reading) -> None:
+    """The only moment at which the wall clock is believed: a person may have to know by how much."""
+    if mark.reading is None or goes_on(mark, reading):
+        return
+    passed = store_time(mark, reading) - mark.time
+    LOG.warning(
+        "the machine was started again since the store %s was written: by its clock %.0f s have passed, "
+        "which count for leases, backoffs and deadlines",
+        path,
+        passed,
+    )
 
 
 def _as_store_failure(path: Path, failure: sqlite3.Error) -> StoreUnavailable | StoreRefused:

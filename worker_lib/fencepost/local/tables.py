@@ -12,12 +12,21 @@ from typing import Any, Final
 from fencepost.local import codec, task_row
 from fencepost.local.jobs import all_made, is_finished
 from fencepost.local.shelf import Kept
+from fencepost.local.store_clock import Mark, Reading, goes_on
 from fencepost.protocol.job import Job, JobSpec, JobStatus
 from fencepost.protocol.report import ReportAnswer
 from fencepost.protocol.task import Candidate, ObjectKey, Receipt, State, Task
 
-SCHEMA_VERSION: Final = 1
-CLOCK_SECONDS: Final = 1.0  # by this much a clock that is set back may go back; a lease is that much longer
+SCHEMA_VERSION: Final = 2
+# What makes a file of an older version one of the next; `schema.sql` is a new file of the newest.
+MIGRATIONS: Final = {
+    1: (
+        "ALTER TABLE clock ADD COLUMN wall REAL",
+        "ALTER TABLE clock ADD COLUMN boottime REAL NOT NULL DEFAULT 0",
+        "ALTER TABLE clock ADD COLUMN boot TEXT NOT NULL DEFAULT ''",
+    )
+}
+MARK_SECONDS: Final = 1.0  # between two marks of the time: one costs a page of its commit
 
 
 def schema() -> Iterator[str]:
@@ -47,19 +56,34 @@ class Tables:
 
     connection: sqlite3.Connection
     changed: bool = False
-    _latest: float | None = None
+    _mark: Mark | None = None
     _rows: dict[ObjectKey, tuple[int, Kept]] = field(default_factory=dict)
 
     @property
     def latest(self) -> float:
-        if self._latest is None:
-            self._latest = float(self._one("SELECT latest FROM clock")[0])
-        return self._latest
+        return self.mark.time
 
-    def note_time(self, now: float) -> None:
-        """Store that the clock was seen at `now`, once a second: it costs a page of every commit."""
-        if now - self.latest >= CLOCK_SECONDS:
-            self._write("UPDATE clock SET latest = ?", now)
+    @property
+    def mark(self) -> Mark:
+        """The time that was stored last, and what the machine's clocks said then."""
+        if self._mark is None:
+            latest, wall, boottime, boot = self._one("SELECT latest, wall, boottime, boot FROM clock")
+            reading = None if wall is None else Reading(wall=wall, boottime=boottime, boot=boot)
+            self._mark = Mark(time=latest, reading=reading)
+        return self._mark
+
+    def note_time(self, now: float, reading: Reading) -> None:
+        """Store the time: once a second, with what is written anyway, and at once after a restart.
+
+        Until there is a mark of this start of the machine, the wall clock would be believed again.
+        """
+        is_old = self.changed and now - self.latest >= MARK_SECONDS
+        if is_old or not goes_on(self.mark, reading):
+            self._write(
+                "UPDATE clock SET latest = ?, wall = ?, boottime = ?, boot = ?",
+                *(now, reading.wall, reading.boottime, reading.boot),
+            )
+            self._mark = Mark(time=now, reading=reading)
 
     def kept(self, key: ObjectKey) -> Kept | None:
         if key in self._rows:

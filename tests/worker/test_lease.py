@@ -10,11 +10,12 @@ import pytest
 
 from fencepost import Lease, LeaseOver, SnapshotUnavailable, SubmissionTooLarge, Verdict, Worker
 from fencepost.ports import Answer, Unanswered
+from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.job import Continuation, ContinuationKind, ContinuationWhen
 from fencepost.protocol.mutation import Heartbeat, Mutation, Release
 from fencepost.protocol.task import Hold, Kind, LeaseEnd, State
 from fencepost.testing.memory import MemoryStore
-from tests.worker.scene import Scene, result_row
+from tests.worker.scene import Scene, other_holder, result_row
 
 
 def worker_of(function: object, queue: str = "q") -> Worker:
@@ -63,6 +64,7 @@ async def test_rows_are_handed_in_like_results_and_each_once(scene: Scene) -> No
 
 
 async def test_a_row_that_stood_before_the_crash_is_the_same_row(scene: Scene) -> None:
+    """It is handed in before the handler runs, so that what the handler emits again is a replay."""
     task = scene.store.put("q", name="t")
     with scene.outbox() as outbox:
         row = outbox.store_result(result_row(await scene.claimed(task, outbox), "row", kind=Kind.ROW))
@@ -73,8 +75,9 @@ async def test_a_row_that_stood_before_the_crash_is_the_same_row(scene: Scene) -
     def handle(request: dict, lease: Lease) -> str:  # type: ignore[type-arg]
         return f"row: {lease.emit('row').verdict}"
 
-    await scene.work(worker_of(handle))
-    assert [r.value for r in scene.store.look("t").receipts] == ["row", "row: RECOVERED"]
+    tally = await scene.work(worker_of(handle))
+    assert tally == {"claims": 1, "RECOVERED": 1, "DUPLICATE": 1, "ACCEPTED": 1}
+    assert [r.value for r in scene.store.look("t").receipts] == ["row", "row: DUPLICATE"]
 
 
 async def test_too_many_rows_are_refused_before_anything_is_stored(scene: Scene) -> None:
@@ -107,6 +110,28 @@ async def test_a_row_under_a_lease_that_is_over_says_so_and_the_lease_is_lost(sc
     task = scene.store.look("t")
     assert (task.receipts, task.hold) == ((), Hold.BACKOFF)
     assert scene.store.of_kind(Release) == []  # it is not ours to release
+
+
+async def test_what_comes_after_a_lost_lease_is_not_handed_in_under_the_lease_of_another(
+    scene: Scene,
+) -> None:
+    """FENCE-02: the refused row brings a read that shows the other's token; it must not become ours."""
+
+    async def handle(request: dict, lease: Lease) -> str:  # type: ignore[type-arg]
+        scene.store.expire_lease("t")
+        scene.store.advance(3600)
+        await scene.claimed_as(scene.store.look("t"), other_holder())
+        assert (await lease.emit_async("row")).verdict == "REJECTED_STALE_TOKEN"
+        assert lease.token == 1
+        return "too late"
+
+    scene.store.put("q", name="t")
+    await scene.work(worker_of(handle))
+    assert (scene.store.look("t").receipts, scene.store.look("t").token) == ((), 2)
+    assert [(row.value, row.token, row.status) for row in scene.rows()] == [
+        ("row", 1, RowStatus.PARKED),
+        ("too late", 1, RowStatus.PARKED),
+    ]
 
 
 async def test_a_key_of_ones_own_is_checked(scene: Scene) -> None:
@@ -162,6 +187,25 @@ async def test_a_heartbeat_that_finds_the_lease_revoked_loses_it_and_cancels_an_
     tally = await scene.work(worker_of(handle))
     assert tally == {"claims": 1, "leases lost": 1, "ended without a result": 1}
     assert scene.store.of_kind(Release) == []  # there is nothing left to release
+
+
+async def test_a_heartbeat_that_is_refused_because_an_earlier_one_got_in_ends_nothing(scene: Scene) -> None:
+    """The error after it is released, and counts."""
+
+    async def handle(request: dict, lease: Lease) -> str:  # type: ignore[type-arg]
+        assert await lease.heartbeat_async()
+        assert not lease.lost
+        raise ConnectionError("the feed is away")
+
+    def renewed_by_a_copy(mutation: Mutation) -> None:
+        if isinstance(mutation, Heartbeat) and len(scene.store.of_kind(Heartbeat)) == 1:
+            scene.store._transact(lambda ledger: ledger.write(mutation))
+
+    scene.store.before = renewed_by_a_copy
+    scene.store.put("q", name="t")
+    tally = await scene.work(worker_of(handle))
+    assert tally == {"claims": 1, "ended without a result": 1, "released, error": 1}
+    assert scene.store.look("t").failures == 1
 
 
 @contextmanager

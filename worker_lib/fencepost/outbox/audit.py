@@ -154,6 +154,20 @@ def rolled_back(ledger: Ledger, tasks: Iterable[Task]) -> tuple[Finding, ...]:
     return tuple(finding for task in marked if (finding := _unknown_mark(ledger, task)))
 
 
+def forgotten(ledger: Ledger, tasks: Iterable[Task]) -> tuple[Finding, ...]:
+    """Receipts of `tasks` that came from this outbox and have no row here.
+
+    A mark alone does not show the loss of the last work before the file was rolled back: steps that account
+    for the same rows again are the same steps. One look-up a task.
+    """
+    return tuple(
+        finding
+        for task in tasks
+        for finding in _faults_of_receipts(ledger, task, ledger.rows_of(task.uid))
+        if finding.kind is FindingKind.ROW_MISSING
+    )
+
+
 def _unknown_mark(ledger: Ledger, task: Task) -> Finding | None:
     sequence = _sequence_of(task.outbox_mark)
     base = ledger.base
@@ -256,14 +270,23 @@ def _receipt_faults(row: Row, task: Task) -> list[Finding]:
 
 def _faults_of_task(ledger: Ledger, task: Task) -> list[Finding]:
     rows = ledger.rows_of(task.uid)
-    ours = [receipt for receipt in task.receipts if receipt.holder.partition("/")[0] == ledger.uuid]
-    findings: list[Finding] = []
-    for receipt in ours:
-        findings += _missing_row(ledger, task, receipt, rows)
+    findings = _faults_of_receipts(ledger, task, rows)
     settling = task.settling_receipt
-    if settling is not None and settling in ours:
+    if settling is not None and _is_of(ledger, settling):
         findings += _not_one_result(ledger, task, rows)
     return findings
+
+
+def _faults_of_receipts(ledger: Ledger, task: Task, rows: Sequence[Row]) -> list[Finding]:
+    findings: list[Finding] = []
+    for receipt in task.receipts:
+        if _is_of(ledger, receipt):
+            findings += _missing_row(ledger, task, receipt, rows)
+    return findings
+
+
+def _is_of(ledger: Ledger, receipt: Receipt) -> bool:
+    return receipt.holder.partition("/")[0] == ledger.uuid
 
 
 def _missing_row(ledger: Ledger, task: Task, receipt: Receipt, rows: Sequence[Row]) -> list[Finding]:
@@ -309,6 +332,7 @@ __all__ = [
     "Ledger",
     "Verification",
     "audit_report",
+    "forgotten",
     "rolled_back",
     "verify_ledger",
 ]

@@ -185,7 +185,7 @@ class Outbox:
     def result_of(self, uid: str) -> Row | None:
         """The result of a task that must not be executed again, whatever its row's status.
 
-        An acknowledged Unknown is no result: the next claim executes.
+        An Unknown that was acknowledged or is dead is no result: the next claim executes.
         """
         with self._lock():
             return self._reading.result_of(uid)

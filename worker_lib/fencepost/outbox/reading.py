@@ -52,7 +52,7 @@ class Reading:
         return rows[0] if rows else None
 
     def result_of(self, uid: str) -> Row | None:
-        """The result that must not be made again: whatever its status, but no acknowledged Unknown."""
+        """The result that must not be made again: whatever its status, but no Unknown that is over."""
         results = [row for row in self.rows_of(uid) if row.kind is Kind.RESULT]
         standing = [row for row in results if is_result(row.status, row.outcome)]
         return standing[-1] if standing else None

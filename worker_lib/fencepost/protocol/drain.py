@@ -3,7 +3,8 @@
 A task whose result already lies in this outbox is never executed again: its row is re-armed to the new
 lease and submitted. A stale row is parked: not retried by itself, re-armed on a re-claim, looked at on each
 drain, dead-lettered when its task is settled by another or gone. Parked and dead rows still count as "lies
-in this outbox"; an *acknowledged* Unknown does not, it is no result.
+in this outbox". An Unknown that was acknowledged does not, it is no result; nor does one that is dead: no
+store will ever take it, and the work would never be done again.
 """
 
 from __future__ import annotations
@@ -60,4 +61,4 @@ def status_after(judgement: Judgement, task: Task | None, *, outbox: str) -> Row
 
 def is_result(status: RowStatus, outcome: Outcome) -> bool:
     """Whether a row of this status is a result that must not be made again."""
-    return not (status is RowStatus.ACKNOWLEDGED and outcome is Outcome.UNKNOWN)
+    return outcome is not Outcome.UNKNOWN or status not in (RowStatus.ACKNOWLEDGED, RowStatus.DEAD)

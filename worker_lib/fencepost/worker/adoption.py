@@ -11,7 +11,8 @@ from __future__ import annotations
 from fencepost.outbox import Row
 from fencepost.ports import StoreRefused
 from fencepost.protocol.drain import RowStatus, is_result
-from fencepost.protocol.task import Kind, LeaseEnd, State, Task
+from fencepost.protocol.fencing import is_current
+from fencepost.protocol.task import Kind, LeaseEnd, Outcome, Receipt, Task
 from fencepost.worker.delivery import Delivered, Delivery
 from fencepost.worker.releasing import release
 from fencepost.worker.workplace import LOG, Workplace
@@ -48,31 +49,29 @@ class Adoption:
             await self._let_go(task)
             return
         await self._delivery.release_after_unknown(result, task)
-        if delivered is None or delivered.status is not RowStatus.ACKNOWLEDGED:
+        stands = self._place.outbox.result_of(task.uid) is not None
+        if stands and (delivered is None or delivered.status is not RowStatus.ACKNOWLEDGED):
             self._given_up.add((task.uid, task.token))
 
     async def hand_in(self, task: Task, rows: tuple[Row, ...] | None = None) -> Delivered | None:
         """Put every row of the task that is no receipt yet under the lease that `task` shows, and send it.
 
+        All of them are armed before the first is sent, so that what has to wait waits under this lease.
         Nothing is executed. Answers the last delivery, a pending one if it stopped there.
         """
-        delivered = None
-        for row in self._rows_to_hand_in(task.uid) if rows is None else rows:
-            armed = self._place.outbox.rearm(row.id, token=task.token, holder=task.holder)
-            delivered = await self._delivery.deliver(armed, task)
-            task = delivered.task or task
-            if delivered.status is RowStatus.PENDING:
-                break
-        return delivered
+        rows = self._rows_to_hand_in(task.uid) if rows is None else rows
+        for row in rows:
+            self._place.outbox.rearm(row.id, token=task.token, holder=task.holder)
+        return await self._delivery.deliver_in_order(task.uid, task) if rows else None
 
     def _rows_to_hand_in(self, uid: str) -> tuple[Row, ...]:
         """The task's result, whatever its status (the server says that it is not settled), and the rows that
-        were emitted and never acknowledged. In the order they were made."""
+        were emitted and still wait. In the order they were made."""
+        waits = (RowStatus.PENDING, RowStatus.PARKED)
         return tuple(
             row
             for row in self._place.outbox.rows_of(uid)
-            if (row.status is not RowStatus.ACKNOWLEDGED)
-            or (row.kind is Kind.RESULT and is_result(row.status, row.outcome))
+            if row.status in waits or (row.kind is Kind.RESULT and is_result(row.status, row.outcome))
         )
 
     async def _let_go(self, task: Task) -> None:
@@ -87,6 +86,10 @@ class Adoption:
             return owed
         if task.holder != self._place.outbox.holder:
             return LeaseEnd.START, "a worker found the lease of its own earlier process, without a result"
-        if task.state is State.UNKNOWN:
+        if any(is_current(task, token=r.fencing_token, holder=r.holder) for r in _unknowns(task)):
             return LeaseEnd.AFTER_UNKNOWN, ""
         return LeaseEnd.SHUTDOWN, "the answer to the claim came too late"
+
+
+def _unknowns(task: Task) -> list[Receipt]:
+    return [receipt for receipt in task.receipts if receipt.outcome is Outcome.UNKNOWN]

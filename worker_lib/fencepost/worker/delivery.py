@@ -25,6 +25,7 @@ from fencepost.worker.settings import PARKED_LOOK_SECONDS, PARKED_LOOKS_MAX, ret
 from fencepost.worker.workplace import LOG, Workplace
 
 _UNAVAILABLE_IN_A_ROW_MAX: Final = 3  # then the store is away, and the drain waits as a whole
+UNACCEPTABLE: Final = "unacceptable"  # in the tally: a row that no store would take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,11 @@ class Delivered:
     verdict: Verdict | None
     receipt: Receipt | None = None
     task: Task | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it was refused because its lease is over."""
+        return self.verdict in (Verdict.REJECTED_STALE_TOKEN, Verdict.REJECTED_EXPIRED_LEASE)
 
 
 class Delivery:
@@ -110,7 +116,7 @@ class Delivery:
         receipt: Receipt | None = None,
     ) -> Delivered:
         self._due.pop(row.id, None)
-        self._place.tally[verdict.value if verdict else "unacceptable"] += 1
+        self._place.tally[verdict.value if verdict else UNACCEPTABLE] += 1
         LOG.error("row %s of %s is a dead letter: %s", row.id, row.task_key, reason[:1024])
         dead = self._place.outbox.kill(row.id, reason)
         self._place.tell_refused(dead, verdict)
@@ -177,10 +183,21 @@ class Delivery:
         return delivered
 
     async def release_after_unknown(self, row: Row, task: Task | None) -> None:
-        """An accepted Unknown leaves the task held: let go of it, so that its policy can go on."""
+        """An Unknown leaves the task held: let go of it, so that its policy can go on.
+
+        One that the store has is no failure. One that no store will take is: nothing tells that it ever
+        happened, and without a count the task would come back for ever.
+        """
         if row.outcome is not Outcome.UNKNOWN or task is None or not task.held:
             return
-        if task.state is State.UNKNOWN and is_current(task, token=row.token, holder=row.holder):
+        now = self._place.outbox.row(row.id)
+        if not is_current(task, token=now.token, holder=now.holder):
+            return
+        if now.status is RowStatus.DEAD:
+            await release(
+                self._place, task, LeaseEnd.ERROR, f"its outcome Unknown was not taken: {now.reason}"
+            )
+        elif now.status is RowStatus.ACKNOWLEDGED and task.state is State.UNKNOWN:
             await release(self._place, task, LeaseEnd.AFTER_UNKNOWN)
 
     async def look_at_parked(self) -> None:

@@ -4,6 +4,10 @@ The worker has a deadline of its own, counted on a clock that nobody sets from *
 heartbeat that succeeded was sent. Past it, `lost` is set and the handler has to stop; whether the lease is
 over, the server alone says. Until it says so the renewals go on, because nobody else may start the work
 while this handler is still winding down.
+
+A heartbeat whose answer was lost may have renewed the lease, so the next one may be refused because of it.
+That refusal ends nothing: the task is read, and if it is still ours its count of renewals is taken over. Our
+deadline then counts from before the *first* heartbeat of that count was sent, as any of them may be it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 from fencepost.ports import Applied, Cause, Refused, StoreRefused, StoreUnavailable
 from fencepost.protocol import limits
@@ -19,6 +25,19 @@ from fencepost.protocol.mutation import Heartbeat
 from fencepost.protocol.task import Task, cut_to_bytes
 from fencepost.worker.stopping import Flag
 from fencepost.worker.workplace import LOG, Workplace
+
+HEARTBEATS_IN_A_ROW_MAX: Final = 3  # one that was lost, one to catch up with it, one to be sure
+RETRIES_A_PERIOD: Final = (
+    4  # a heartbeat that did not get through is sent again this much sooner than the next
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostHeartbeats:
+    """Heartbeats of one count whose fate is unknown. `began`: the moment before the first one was sent."""
+
+    renewals: int
+    began: float
 
 
 class Holding:
@@ -29,19 +48,35 @@ class Holding:
         self.previous_progress = task.progress
         self.lost = Flag()
         self.over = False  # the server said so
-        self.rows_emitted = 0
+        self.rows_may_wait = False  # rows of this lease may have to be handed in before its result
         self._place = place
         self._renewals = task.renewals
+        self._unanswered: LostHeartbeats | None = None
         self._turn = asyncio.Lock()
         self._lost_in_loop = asyncio.Event()
         self._duration = float(task.spec.lease_duration_seconds)
         self._deadline = began + self._duration
 
     def learned(self, task: Task) -> None:
-        """Take in a newer read of the task; receipts and renewals only grow."""
+        """Take in a newer read of the task; under one lease, receipts and renewals only grow.
+
+        A read that shows another lease is not taken in: what is sent from here on is sent under ours, and
+        is refused if that is over.
+        """
+        if not self._is_ours(task):
+            return
         if task.count >= self.task.count:
             self.task = task
         self._renewals = max(self._renewals, task.renewals)
+        lost = self._unanswered
+        if lost is not None and self._renewals > lost.renewals:
+            self._deadline = max(self._deadline, lost.began + self._duration)
+            self._unanswered = None
+
+    def _is_ours(self, task: Task | None) -> bool:
+        if task is None or task.uid != self.task.uid:
+            return False
+        return is_current(task, token=self.task.token, holder=self.task.holder)
 
     def lose(self, why: str, *, over: bool) -> None:
         """From now on the handler must stop. `over`: the server has ended the lease."""
@@ -61,35 +96,63 @@ class Holding:
         await self._lost_in_loop.wait()
 
     async def renew(self, progress: str | None = None) -> bool:
-        """Send one heartbeat; whether the lease is known to be ours after it."""
+        """Send a heartbeat; whether the lease is known to be ours after it."""
         async with self._turn:
-            if self.over:
-                return False
-            began = self._place.clock()
-            answer = await self._place.write(
-                Heartbeat(
-                    key=self.task.key,
-                    uid=self.task.uid,
-                    token=self.task.token,
-                    holder=self.task.holder,
-                    renewals=self._renewals,
-                    at=self._place.now(),
-                    progress=None if progress is None else cut_to_bytes(progress, limits.PROGRESS_BYTES_MAX),
-                ),
-                until=max(self._deadline, began + self._duration / 2),
-            )
-            return self._after_heartbeat(answer, began)
-
-    def _after_heartbeat(self, answer: Applied | Refused | object, began: float) -> bool:
-        if isinstance(answer, Applied):
-            self.learned(answer.task)
-            self._deadline = began + self._duration
-            return True
-        if isinstance(answer, Refused) and answer.cause in (Cause.PRECONDITION, Cause.MISSING):
-            self.lose(answer.message, over=True)
+            for _ in range(HEARTBEATS_IN_A_ROW_MAX):
+                if self.over:
+                    return False
+                renewed = await self._heartbeat(progress)
+                if renewed is not None:
+                    return renewed
             return False
+
+    async def _heartbeat(self, progress: str | None) -> bool | None:
+        """One heartbeat: whether it renewed the lease; None if another one has to be sent to know."""
+        began = self._place.clock()
+        sent = self._next_heartbeat(progress)
+        answer = await self._place.write(sent, until=max(self._deadline, began + self._duration / 2))
+        if isinstance(answer, Applied):
+            return self._renewed(answer.task, began)
+        if not isinstance(answer, Refused):
+            if self._unanswered is None:
+                self._unanswered = LostHeartbeats(renewals=sent.renewals, began=began)
+        elif answer.cause in (Cause.PRECONDITION, Cause.MISSING):
+            return await self._ask_the_server()
         LOG.warning("a heartbeat of %s did not get through: %s", self.task.key, answer)
         return False
+
+    def _next_heartbeat(self, progress: str | None) -> Heartbeat:
+        return Heartbeat(
+            key=self.task.key,
+            uid=self.task.uid,
+            token=self.task.token,
+            holder=self.task.holder,
+            renewals=self._renewals,
+            at=self._place.now(),
+            progress=None if progress is None else cut_to_bytes(progress, limits.PROGRESS_BYTES_MAX),
+        )
+
+    def _renewed(self, task: Task, began: float) -> bool | None:
+        """What was applied may be the heartbeat of the same count that was lost before: then once more."""
+        sure = self._unanswered is None
+        self.learned(task)
+        if not sure:
+            return None
+        self._deadline = began + self._duration
+        return True
+
+    async def _ask_the_server(self) -> bool | None:
+        """Is it over? False if so, or if nobody can tell now; None if the task is still ours."""
+        try:
+            task = await self._place.store.task(self.task.key)
+        except (StoreUnavailable, StoreRefused) as error:
+            LOG.warning("%s could not be read to see whether its lease is over: %s", self.task.key, error)
+            return False
+        if task is None or not self._is_ours(task) or task.settled:
+            self.lose("the server says that it is over", over=True)
+            return False
+        self.learned(task)
+        return None
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
@@ -113,9 +176,10 @@ class Holding:
                 keeper.cancel()
 
     async def _renew_for_ever(self) -> None:
+        period = self._duration / limits.HEARTBEAT_FRACTION
         while not self.over:
-            await self.renew()
-            await asyncio.sleep(self._duration / limits.HEARTBEAT_FRACTION)
+            renewed = await self.renew()
+            await asyncio.sleep(period if renewed else period / RETRIES_A_PERIOD)
 
     async def _watch_deadline(self) -> None:
         while not self.over:
@@ -126,13 +190,3 @@ class Holding:
             self.lose("no heartbeat succeeded within the lease, by our own clock", over=False)
             await self._ask_the_server()
             await asyncio.sleep(self._duration / limits.HEARTBEAT_FRACTION)
-
-    async def _ask_the_server(self) -> None:
-        try:
-            task = await self._place.store.task(self.task.key)
-        except (StoreUnavailable, StoreRefused) as error:
-            LOG.warning("%s could not be read to see whether its lease is over: %s", self.task.key, error)
-            return
-        ours = task is not None and task.uid == self.task.uid
-        if task is None or not ours or not is_current(task, token=self.task.token, holder=self.task.holder):
-            self.lose("the server says that it is over", over=True)

@@ -146,13 +146,13 @@ class Lease:
             row = self._place.outbox.store_result(self._new_row(Kind.ROW, Outcome.OK, value, key))
         except OutboxConflict:
             return Emitted(verdict=Verdict.CONFLICT, receipt=None)
-        self._holding.rows_emitted += 1
+        self._holding.rows_may_wait = True
         if (row.token, row.holder) != (task.token, task.holder):  # from before a crash: under this lease now
             row = self._place.outbox.rearm(row.id, token=task.token, holder=task.holder)
         delivered = await self._delivery.deliver(row, task)
         if delivered.task is not None:
             self._holding.learned(delivered.task)
-        if delivered.verdict in (Verdict.REJECTED_STALE_TOKEN, Verdict.REJECTED_EXPIRED_LEASE):
+        if delivered.is_stale:
             self._holding.lose("a row was refused as stale", over=True)
         return Emitted(verdict=delivered.verdict, receipt=delivered.receipt)
 

@@ -22,24 +22,32 @@ from fencepost.outbox import (
     Row,
     RowRefused,
 )
-from fencepost.outbox.audit import rolled_back
+from fencepost.outbox.audit import forgotten, rolled_back
 from fencepost.ports import StoreRefused, StoreUnavailable
 from fencepost.protocol.drain import RowStatus
+from fencepost.protocol.submission import Verdict
 from fencepost.protocol.task import Kind, LeaseEnd, cut_to_bytes
 from fencepost.worker.adoption import Adoption
 from fencepost.worker.claiming import Claiming
-from fencepost.worker.delivery import Delivered, Delivery
+from fencepost.worker.delivery import UNACCEPTABLE, Delivered, Delivery
 from fencepost.worker.execution import Done, Ending, NotDone, execute
 from fencepost.worker.failures import NoAccess, TryAgainLater
 from fencepost.worker.handler import Handler
 from fencepost.worker.holding import Holding
 from fencepost.worker.job_check import JobCheck
 from fencepost.worker.lease import Lease, new_row
-from fencepost.worker.releasing import release
+from fencepost.worker.releasing import release, released
 from fencepost.worker.settings import RETRY_SECONDS_MAX, retry_seconds
 from fencepost.worker.workplace import LOG, Workplace
 
 ERROR_LINE_BYTES_MAX: Final = 400  # of a message in the log; the release keeps more of it
+ROWS_LEFT: Final = "rows are left in the outbox that the store does not take yet"
+FINDINGS_TOLD_MAX: Final = 5  # of one sort at the start; `fencepost audit` lists all of them
+HANDED_IN_OR_RELEASED: Final = (
+    *(verdict.value for verdict in Verdict),
+    UNACCEPTABLE,
+    *(released(end) for end in LeaseEnd),
+)
 
 
 class Turn(Enum):
@@ -71,6 +79,7 @@ class Loop:
         self._failed_turns = 0
         self._idle_turns = 0
         self._last_progress = place.clock()
+        self._handed_in = 0
         self._asked_before = False
 
     async def run(self) -> None:
@@ -79,6 +88,7 @@ class Loop:
         Raises a `WorkerFailure` for what a person has to see to.
         """
         while not self._place.stopping.requested:
+            await asyncio.sleep(0)  # a turn may never wait: signals, timers and heartbeats need one
             turn = await self._guarded_turn()
             if turn in (Turn.UNSERVED, Turn.WORKED):
                 continue
@@ -99,7 +109,6 @@ class Loop:
 
     async def _guarded_turn(self, *, claim: bool = True) -> Turn:
         """One turn; after a pause if the store could not serve it."""
-        done_before = self._place.tally.total()
         try:
             await self._hand_in()
             turn = await self._use_up_a_page() if claim else Turn.NOTHING
@@ -110,8 +119,7 @@ class Loop:
             await self._after_refusal(refused)
             return Turn.UNSERVED
         self._failed_turns = 0
-        if self._place.tally.total() != done_before or not self._rows_are_left():
-            self._last_progress = self._place.clock()
+        self._note_progress()
         self._idle_turns = 0 if turn is Turn.WORKED else self._idle_turns + 1
         return turn
 
@@ -123,10 +131,17 @@ class Loop:
         await self._delivery.look_at_parked()
 
     async def _compare_marks(self) -> None:
-        """At the start: does the server know steps of this outbox that its file does not have?"""
-        tasks = await self._place.store.unsettled_of_outbox(self._place.outbox.uuid)
-        for finding in rolled_back(self._place.outbox, tasks):
+        """At the start: does the server know steps or rows of this outbox that its file does not have?
+
+        Settled tasks are asked about too: the work that an older copy of the file lacks is settled, mostly.
+        """
+        tasks = await self._place.store.claimed_by_outbox(self._place.outbox.uuid)
+        findings = rolled_back(self._place.outbox, tasks) + forgotten(self._place.outbox, tasks)
+        for finding in findings[:FINDINGS_TOLD_MAX]:
             LOG.error("%s: %s (see `fencepost audit`)", finding.subject, finding.message)
+        if len(findings) > FINDINGS_TOLD_MAX:
+            more = len(findings) - FINDINGS_TOLD_MAX
+            LOG.error("the outbox does not know %s more of its own: `fencepost audit` lists them", more)
         self._asked_before = True
 
     async def _use_up_a_page(self) -> Turn:
@@ -137,6 +152,9 @@ class Loop:
         async for queue, holding, listed in self._claiming.claims():
             turn = Turn.WORKED
             await self._work(self._handlers[queue], holding, listed)
+            self._note_progress()
+            self._refuse_to_wait_for_ever(ROWS_LEFT)
+            await asyncio.sleep(0)
         lost_all = turn is Turn.NOTHING and self._claiming.found_candidates
         return Turn.IN_VAIN if lost_all else turn
 
@@ -175,22 +193,47 @@ class Loop:
             return JobUnread(error=error)
         if unwanted:
             return NotDone(end=LeaseEnd.UNWANTED, message="its job is gone or has recorded the branch")
-        if self._place.outbox.result_of(holding.task.uid) is not None:
-            return await self._hand_in_again(holding)
+        result = self._place.outbox.result_of(holding.task.uid)
+        if result is not None:
+            return await self._hand_in_again(holding, result)
+        if not await self._hand_in_emitted_before(holding):
+            return NotDone(end=LeaseEnd.SHUTDOWN, message="the lease was over before the work began")
         return await self._execute(handler, holding)
 
-    async def _hand_in_again(self, holding: Holding) -> Row | None:
+    async def _hand_in_again(self, holding: Holding, result: Row) -> Row | None:
         """The result lies here already: it is handed in under the new lease, and nothing is executed."""
         self._place.tally["not executed again"] += 1
         delivered = await self._adoption.hand_in(holding.task)
         if delivered is None or delivered.task is None:
             return None
         holding.learned(delivered.task)
-        return self._place.outbox.result_of(holding.task.uid)
+        return result
+
+    async def _hand_in_emitted_before(self, holding: Holding) -> bool:
+        """Rows that earlier leases of the task left here are sent under the new one, before it is worked on.
+
+        Those that have to wait go before the result. Answers whether the lease is not known to be over.
+        """
+        try:
+            delivered = await self._adoption.hand_in(holding.task)
+        except StoreUnavailable as error:
+            LOG.warning("rows of %s stay in the outbox: %s", holding.task.key, error)
+            holding.rows_may_wait = True
+            return True
+        if delivered is None:
+            return True
+        holding.rows_may_wait = delivered.status is RowStatus.PENDING
+        if delivered.task is not None:
+            holding.learned(delivered.task)
+        if delivered.is_stale:
+            holding.lose("a row was refused as stale", over=True)
+        return not holding.over
 
     async def _execute(self, handler: Handler, holding: Holding) -> Row | NotDone | None:
         lease = Lease(self._place, holding, self._delivery)
+        began = self._place.clock()
         ending = await execute(self._place, handler, holding, lease)
+        self._last_progress += self._place.clock() - began  # while a handler works, nobody waits
         stored = self._stored(holding, lease, ending)
         if isinstance(stored, NotDone):
             return stored
@@ -217,7 +260,7 @@ class Loop:
     async def _deliver(self, holding: Holding, row: Row) -> Delivered | None:
         """Hand the result in, after the rows that were emitted before it; None if it has to wait."""
         try:
-            if holding.rows_emitted:
+            if holding.rows_may_wait:
                 return await self._delivery.deliver_in_order(row.uid, holding.task)
             return await self._delivery.deliver(row, holding.task)
         except StoreUnavailable as error:
@@ -245,7 +288,7 @@ class Loop:
         """Nothing to claim: write down what is buffered, then wait, longer from turn to turn."""
         self._has_room_again()
         if self._rows_are_left() and self._place.settings.once:
-            self._refuse_to_wait_for_ever("rows are left in the outbox that the store does not take yet")
+            self._refuse_to_wait_for_ever(ROWS_LEFT)
             await self._place.stopping.sleep(self._delivery.seconds_to_next())
             return
         settings = self._place.settings
@@ -272,6 +315,13 @@ class Loop:
             raise NoAccess(f"the store refuses what a worker needs: {refused}") from refused
         LOG.error("the store refuses: %s", refused)
         await self._place.stopping.sleep(RETRY_SECONDS_MAX)
+
+    def _note_progress(self) -> None:
+        """A claim is none: or all of a queue would be claimed and done though nothing can be handed in."""
+        handed_in = sum(self._place.tally[name] for name in HANDED_IN_OR_RELEASED)
+        if handed_in != self._handed_in or not self._rows_are_left():
+            self._last_progress = self._place.clock()
+        self._handed_in = handed_in
 
     def _refuse_to_wait_for_ever(self, why: str) -> None:
         """`once` has an end: a run that got nowhere for the whole of its patience says so."""

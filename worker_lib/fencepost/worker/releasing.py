@@ -27,7 +27,7 @@ async def release(place: Workplace, task: Task, end: LeaseEnd, message: str = ""
             return True
         answer = await place.write(_release(current, end, message))
         if isinstance(answer, Applied):
-            place.tally[f"released, {end.value}"] += 1
+            place.tally[released(end)] += 1
             return True
         if not isinstance(answer, Refused) or answer.cause is not Cause.PRECONDITION:
             break
@@ -40,6 +40,11 @@ async def release(place: Workplace, task: Task, end: LeaseEnd, message: str = ""
         "the release of %s (%s) is not certain; it is sent again in the next turn", task.key, end.value
     )
     return False
+
+
+def released(end: LeaseEnd) -> str:
+    """The name under which the tally counts releases of this sort."""
+    return f"released, {end.value}"
 
 
 def _is_still_held(current: Task, task: Task) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from fencepost.protocol.submission import Verdict
 from fencepost.protocol.task import LeaseEnd
+from fencepost.worker.releasing import released
 
 NOTHING: Final = "there was nothing to do"
 
@@ -37,19 +38,15 @@ def summary_of(tally: Mapping[str, int]) -> str:
 
 def _in_order(tally: Mapping[str, int]) -> list[tuple[str, int]]:
     """Without what another count says already: an end without a result is a release or a lost lease."""
-    known = [*_WORDS, *(verdict.value for verdict in Verdict), *(_released(end) for end in LeaseEnd)]
+    known = [*_WORDS, *(verdict.value for verdict in Verdict), *(released(end) for end in LeaseEnd)]
     others = [name for name in tally if name not in known and name != "ended without a result"]
     return [(name, tally.get(name, 0)) for name in [*known, *others]]
-
-
-def _released(end: LeaseEnd) -> str:
-    return f"released, {end.value}"
 
 
 def _counted(number: int, name: str) -> str:
     if name in _WORDS:
         return f"{number} {_WORDS[name][number != 1]}"
     for end, words in _ENDS.items():
-        if name == _released(end):
+        if name == released(end):
             return f"{number} released {words}"
     return f"{number} {name.lower().replace('_', ' ')}"

@@ -120,6 +120,12 @@ class Writer:
         self._count(what, end)
         return end
 
+    async def try_to_create(self, path: str, body: Json, *, what: str) -> WriteEnd:
+        """A dry run: nothing is stored, and the answer is what would be."""
+        end = self._end(await self._client.create(path, body, query={"dryRun": "All"}))
+        self._count(what, end)
+        return end
+
     async def unsuspend(self, path: str, *, uid: str, version: str) -> WriteEnd:
         """Let an object run, if it is that very one and still as it was seen.
 

@@ -18,7 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fencepost.api.batch_job import GROUPS_OF_CONTAINERS
+from fencepost.api.manifest import problems_of_template
+from fencepost.api.read import Unreadable, job_spec, task_spec
 from fencepost.api.write import job_view, owner_reference
+from fencepost.kube.stored import first_difference
 from fencepost.protocol import limits
 from fencepost.protocol.continuation import Found, Seen, snapshot_request
 from fencepost.protocol.fanout import continuation_name, owner_of_children
@@ -28,8 +32,21 @@ from fencepost.protocol.payload import PayloadRefused, canonical_json, request_t
 SNAPSHOT_FILE: Final = "snapshot.json"
 SNAPSHOT_FOLDER: Final = "/fencepost"
 VOLUME: Final = "fencepost-snapshot"
+MADE_BY_THE_SERVER: Final = frozenset(
+    {
+        "batch.kubernetes.io/controller-uid",
+        "batch.kubernetes.io/job-name",
+        "controller-uid",
+        "job-name",
+    }
+)
+"""Labels of a Job and its pods that every Job has with another value."""
 
 Json = dict[str, Any]
+
+
+class ContinuationUnfit(ValueError):  # noqa: N818 - the sentence a reader sees
+    """No object can be made of the template; the message is for the job's condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +60,29 @@ class ContinuationObjects:
 
 
 def objects_of(job: Job) -> ContinuationObjects:
-    """What to create for a joined job with its whole status and template. Raises `ValueError` otherwise."""
+    """What to create for a joined job with its whole status and template.
+
+    Raises `ContinuationUnfit` if the template cannot be used, `ValueError` if there is nothing to be made.
+    """
     if job.spec.continuation is None:
         raise ValueError(f"{job.key} has no continuation")
     template: Json = json.loads(job.spec.continuation.template)
+    problem = next(problems_of_template(template, "spec.continuation.template"), None)
+    if problem is not None:
+        raise ContinuationUnfit(problem)
     kind = job.spec.continuation.kind
     body = _owned(job, template)
     spec = body.setdefault("spec", {})
     spec["suspend"] = True
-    config_map = None
+    try:
+        config_map = _put_snapshot_into(spec, job, kind)
+    except PayloadRefused as refused:
+        raise ContinuationUnfit(f"the request with the snapshot in it: {refused}") from None
+    return ContinuationObjects(kind=kind, name=continuation_name(job), body=body, config_map=config_map)
+
+
+def _put_snapshot_into(spec: Json, job: Job, kind: ContinuationKind) -> Json | None:
+    """Changes `spec`; the ConfigMap that it needs. Raises `PayloadRefused` if a request gets too large."""
     match kind:
         case ContinuationKind.LEASED_TASK:
             spec["request"] = _request_with_snapshot(job, spec.get("request") or {})
@@ -60,7 +91,8 @@ def objects_of(job: Job) -> ContinuationObjects:
         case ContinuationKind.JOB:
             config_map = _config_map(job)
             _mount(spec, config_map["metadata"]["name"])
-    return ContinuationObjects(kind=kind, name=continuation_name(job), body=body, config_map=config_map)
+            return config_map
+    return None
 
 
 def seen_in(found: Mapping[str, Any] | None, job: Job) -> Seen:
@@ -72,6 +104,51 @@ def seen_in(found: Mapping[str, Any] | None, job: Job) -> Seen:
         return Seen(found=Found.STRANGER, uid=uid)
     suspended = (found.get("spec") or {}).get("suspend") is True
     return Seen(found=Found.SUSPENDED if suspended else Found.RUNNING, uid=uid)
+
+
+def is_made_of(found: Mapping[str, Any], body: Json) -> bool:
+    """Whether what was found has the labels, annotations and spec of `body`, but for `suspend`.
+
+    Of our kinds the whole spec counts, with its defaults. A Job may have more than was sent: the API server
+    fills in dozens of fields.
+    """
+    for part in ("labels", "annotations"):
+        texts = _but_what_the_server_makes(body["metadata"].get(part))
+        if first_difference(texts, found["metadata"].get(part) or {}, part):
+            return False
+    sent, kept = _but_suspend(body), _but_suspend(found)
+    try:
+        match body["kind"]:
+            case ContinuationKind.LEASED_TASK:
+                return task_spec(sent) == task_spec(kept)
+            case ContinuationKind.FAN_OUT_JOB:
+                return job_spec(sent) == job_spec(kept)
+    except Unreadable:
+        return False
+    return first_difference(_spec_but_what_the_server_makes(sent), kept, "spec") is None
+
+
+def _but_suspend(found: Mapping[str, Any]) -> Json:
+    return {key: value for key, value in (found.get("spec") or {}).items() if key != "suspend"}
+
+
+def _spec_but_what_the_server_makes(spec: Json) -> Json:
+    kept = {key: value for key, value in spec.items() if key != "selector"}
+    metadata: Json = spec["template"].get("metadata") or {}
+    if not metadata.get("labels"):
+        return kept
+    labels = _but_what_the_server_makes(metadata["labels"])
+    return {**kept, "template": {**spec["template"], "metadata": {**metadata, "labels": labels}}}
+
+
+def _but_what_the_server_makes(texts: Json | None) -> Json:
+    return {key: text for key, text in (texts or {}).items() if key not in MADE_BY_THE_SERVER}
+
+
+def trial_of(body: Json) -> Json:
+    """The same object under a name that the server makes, for a dry run: it tells what would be stored."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "name"}
+    return {**body, "metadata": {**metadata, "generateName": f"{body['metadata']['name']}-"}}
 
 
 def is_owned(found: Mapping[str, Any], job: Job) -> bool:
@@ -113,7 +190,8 @@ def _request_with_snapshot(job: Job, request: Json) -> Json:
     try:
         request_text(whole)
     except PayloadRefused:
-        return {**request, "snapshot": json.loads(snapshot_reference(job))}
+        whole = {**request, "snapshot": json.loads(snapshot_reference(job))}
+        request_text(whole)
     return whole
 
 
@@ -122,10 +200,13 @@ def _branches_with_snapshot(job: Job, branches: list[Json]) -> list[Json]:
     copies = limits.stored_size(text) * len(branches)
     if copies > limits.SNAPSHOT_IN_REQUEST_BYTES_MAX:
         text = snapshot_reference(job)
-    return [
+    given = [
         {**branch, "request": {**(branch.get("request") or {}), "snapshot": json.loads(text)}}
         for branch in branches
     ]
+    for branch in given:
+        request_text(branch["request"])
+    return given
 
 
 def _config_map(job: Job) -> Json:
@@ -138,6 +219,6 @@ def _mount(spec: Json, config_map: str) -> None:
     volume = {"name": VOLUME, "configMap": {"name": config_map}}
     pod["volumes"] = [*(pod.get("volumes") or []), volume]
     mount = {"name": VOLUME, "mountPath": SNAPSHOT_FOLDER, "readOnly": True}
-    for group in ("initContainers", "containers"):
+    for group in GROUPS_OF_CONTAINERS:
         for container in pod.get(group) or []:
             container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]

@@ -23,7 +23,15 @@ from fencepost.protocol.job import ConditionStatus, Continuation, ContinuationRe
 from fencepost_operator import paths
 from fencepost_operator.apply import FOR_A_PERSON, WriteEnd, Writer, Written
 from fencepost_operator.cache import SeenJob
-from fencepost_operator.continuation_objects import ContinuationObjects, is_owned, objects_of, seen_in
+from fencepost_operator.continuation_objects import (
+    ContinuationObjects,
+    ContinuationUnfit,
+    is_made_of,
+    is_owned,
+    objects_of,
+    seen_in,
+    trial_of,
+)
 from fencepost_operator.decide import StallReason, Trouble, says_the_same, stalled, with_trouble
 from fencepost_operator.keys import Key
 from fencepost_operator.logs import Repeats, about, logger
@@ -103,7 +111,7 @@ class Continuing:
             case Step.CREATE:
                 return await self._create(key, seen, whole)
             case Step.RECORD:
-                return await self._record(key, whole, continuation, sight, started=False)
+                return await self._recognize(key, whole, continuation, found, sight)
             case Step.UNSUSPEND:
                 version = str(found["metadata"]["resourceVersion"]) if found else ""
                 return self._went(
@@ -114,16 +122,17 @@ class Continuing:
             case Step.DELETE_DUPLICATE:
                 return await self._delete(key, whole, path, found)
             case Step.CONFLICT:
-                message = f"another object has the name of the continuation, {path}: delete it"
-                return await self._tell(key, whole, StallReason.CONTINUATION_CONFLICT, message)
+                return await self._tell_conflict(key, whole, path)
             case Step.LOST:
                 message = "the continuation was deleted before it was started; it is not made again"
-                await self._tell(key, whole, StallReason.CONTINUATION_LOST, message)
-                seen.memory.continued = True
-                return True
+                told = await self._tell(key, whole, StallReason.CONTINUATION_LOST, message)
+                seen.memory.continued = told is not None
+                return None if told is None else True
 
     async def _create(self, key: Key, seen: SeenJob, whole: WholeJob) -> bool | None:
-        objects = objects_of(whole.job)
+        objects = self._objects(whole)
+        if isinstance(objects, Refused):
+            return await self._not_made(key, whole, objects)
         if objects.config_map is not None:
             problem = await self._make_config_map(whole, objects)
             if problem is not None:
@@ -135,6 +144,19 @@ class Continuing:
         if isinstance(end, Unanswered):
             seen.memory.late_copy_at = self._clock() + LATE_WRITE_SECONDS
         return None if isinstance(end, Written) else await self._not_made(key, whole, end)
+
+    def _objects(self, whole: WholeJob) -> ContinuationObjects | Refused:
+        """What to create; whatever prevents that is told to a person, for no other try would end better."""
+        try:
+            return objects_of(whole.job)
+        except ContinuationUnfit as unfit:
+            return Refused(cause=Cause.SCHEMA, message=str(unfit))
+        except Exception as defect:
+            if self._repeats.is_news(whole.job.uid, "defect"):
+                note = about(whole.job.key.namespace, whole.job.key.name, uid=whole.job.uid)
+                logger.exception("defect: the continuation could not be built", extra=note)
+            sentence = f"nothing can be made of its template ({type(defect).__name__})"
+            return Refused(cause=Cause.SCHEMA, message=sentence)
 
     async def _make_config_map(
         self, whole: WholeJob, objects: ContinuationObjects
@@ -152,9 +174,34 @@ class Continuing:
             )
         return end
 
-    async def _not_made(self, key: Key, whole: WholeJob, end: Refused | Unanswered) -> bool:
+    async def _recognize(
+        self, key: Key, whole: WholeJob, continuation: Continuation, found: Any, sight: Seen
+    ) -> bool | None:
+        """Record what has our name, our owner and runs not, if it is what we would create, too.
+
+        The API server may store something else than it was sent (it spells quantities its own way, a webhook
+        adds something), so what looks different is compared with what it would store now.
+        """
+        objects = self._objects(whole)
+        if isinstance(objects, Refused):
+            return await self._not_made(key, whole, objects)
+        body = objects.body
+        if not is_made_of(found, body):
+            path = paths.continuations(continuation.kind, whole.job.key.namespace)
+            end = await self._writer.try_to_create(path, trial_of(body), what="compare-continuation")
+            if not isinstance(end, Written):
+                return await self._not_made(key, whole, end)
+            if not is_made_of(found, dict(end.body)):
+                return await self._tell_conflict(key, whole, _path(whole, continuation))
+        return await self._record(key, whole, continuation, sight, started=False)
+
+    async def _tell_conflict(self, key: Key, whole: WholeJob, path: str) -> bool | None:
+        message = f"another object has the name of the continuation, {path}: delete it"
+        return await self._tell(key, whole, StallReason.CONTINUATION_CONFLICT, message)
+
+    async def _not_made(self, key: Key, whole: WholeJob, end: Refused | Unanswered) -> bool | None:
         if isinstance(end, Refused) and end.cause in FOR_A_PERSON:
-            message = f"the continuation cannot be created; the API server says: {end.message}"
+            message = f"the continuation cannot be created: {end.message}"
             return await self._tell(key, whole, StallReason.CONTINUATION_REFUSED, message)
         return self._failed(key, whole, end)
 
@@ -184,12 +231,17 @@ class Continuing:
         )
         return self._went(key, whole, end)
 
-    async def _tell(self, key: Key, whole: WholeJob, reason: StallReason, message: str) -> bool:
-        """Write the condition `Stalled`, unless it says so already, and come back after a while."""
+    async def _tell(self, key: Key, whole: WholeJob, reason: StallReason, message: str) -> bool | None:
+        """Write the condition `Stalled`, unless it says so already, and come back after a while.
+
+        None if the job is not as it was read: another operator went on, and what was seen may be its doing.
+        """
         status = with_trouble(whole.job.status, Trouble(reason=reason, message=message))
         if not says_the_same(stalled(status), stalled(whole.job.status)):
             content = {"conditions": self._status_object(whole, status)["conditions"]}
-            await self._writer.patch_status(whole.job, content, what="stalled")
+            end = await self._writer.patch_status(whole.job, content, what="stalled")
+            if isinstance(end, Refused) and end.cause in (Cause.PRECONDITION, Cause.MISSING):
+                return None
         if self._repeats.is_news(whole.job.uid, reason):
             note = about(key.namespace, key.name, uid=whole.job.uid)
             logger.warning("%s", message, extra=note)

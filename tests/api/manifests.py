@@ -59,7 +59,9 @@ LAWFUL: Final[dict[str, str]] = {
     "quoted words": JOB + '  branches: [{name: "n"}, {name: "off"}, {name: "08"}]\n',
     "an anchor": JOB + "  branches: [{name: a, request: &r {x: 1}}, {name: b, request: *r}]\n",
     "a task after": after("{apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, spec: {queue: sum}}"),
-    "a Job after": after("{apiVersion: batch/v1, kind: Job, spec: {template: {}}}"),
+    "a Job after": after(
+        "{apiVersion: batch/v1, kind: Job, spec: {template: {spec: {containers: [{name: c}]}}}}"
+    ),
     "everything": JOB
     + """\
   branches:
@@ -174,6 +176,47 @@ UNLAWFUL: Final[dict[str, tuple[str, str]]] = {
         after("{apiVersion: batch/v1, kynd: Job}"),
         "spec.continuation.template.kind: missing",
     ),
+    "text for the spec of what comes after": (
+        after("{apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, spec: x}"),
+        'spec.continuation.template.spec: expected an object, got "x"',
+    ),
+    "no spec of what comes after": (
+        after("{apiVersion: batch/v1, kind: Job}"),
+        "spec.continuation.template.spec: missing; expected the spec of a batch/v1 Job",
+    ),
+    "text for the request of what comes after": (
+        after("{apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, spec: {request: x}}"),
+        'spec.continuation.template.spec.request: expected an object, got "x"',
+    ),
+    "text for a branch of what comes after": (
+        after("{apiVersion: fencepost.dev/v1alpha1, kind: FanOutJob, spec: {branches: [x]}}"),
+        "spec.continuation.template.spec.branches[0]: expected",
+    ),
+    "a list of annotations of what comes after": (
+        after(
+            "{apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, metadata: {annotations: [x]}, spec: {}}"
+        ),
+        "spec.continuation.template.metadata.annotations: expected keys with texts",
+    ),
+    "a number for a label of what comes after": (
+        after("{apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, metadata: {labels: {a: 1}}, spec: {}}"),
+        "spec.continuation.template.metadata.labels['a']: expected text",
+    ),
+    "text for the pods of what comes after": (
+        after("{apiVersion: batch/v1, kind: Job, spec: {template: x}}"),
+        "spec.continuation.template.spec.template: expected an object",
+    ),
+    "text for a container of what comes after": (
+        after("{apiVersion: batch/v1, kind: Job, spec: {template: {spec: {containers: [x]}}}}"),
+        "spec.continuation.template.spec.template.spec.containers: expected a list of objects",
+    ),
+    "an object for the volumes of what comes after": (
+        after(
+            "{apiVersion: batch/v1, kind: Job, spec: {template: {spec: {containers: [{name: c}], "
+            "volumes: {a: 1}}}}}"
+        ),
+        "spec.continuation.template.spec.template.spec.volumes: expected a list of objects",
+    ),
     "a name in capitals": (
         TASK.replace("name: task", "name: Task") + "  queue: a\n",
         "metadata.name: 'Task' is no object name",
@@ -224,9 +267,5 @@ ONLY_OURS: Final[dict[str, tuple[str, str]]] = {
     "a misspelt field of what comes after": (
         after("{apiVersion: fencepost.dev/v1alpha1, kind: LeasedTask, spec: {qeue: x}}"),
         "job.yaml: spec.continuation.template.spec.qeue: there is no such field; did you mean queue?",
-    ),
-    "no spec of the Job that comes after": (
-        after("{apiVersion: batch/v1, kind: Job}"),
-        "spec.continuation.template.spec: missing; expected the spec of a batch/v1 Job",
     ),
 }

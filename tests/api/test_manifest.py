@@ -69,7 +69,9 @@ def test_a_continuation_arrives_whole() -> None:
     assert isinstance(found, JobManifest)
     assert found.spec.continuation is not None
     assert found.spec.continuation.kind is ContinuationKind.JOB
-    assert json.loads(found.spec.continuation.template)["spec"] == {"template": {}}
+    assert json.loads(found.spec.continuation.template)["spec"] == {
+        "template": {"spec": {"containers": [{"name": "c"}]}}
+    }
 
 
 def test_several_documents_are_several_manifests() -> None:

@@ -16,7 +16,7 @@ from fencepost_operator.continuing import LATE_WRITE_SECONDS
 from tests.cluster.cluster import Cluster
 from tests.handlers.crashing_operator import CRASHED, WHERE
 from tests.handlers.parts import parts_at
-from tests.handlers.place import AFTER, Place
+from tests.handlers.place import AFTER, GROUP, Place
 from tests.handlers.values import MovableClock
 
 CRASHING = ("-m", "tests.handlers.crashing_operator")
@@ -115,6 +115,61 @@ async def test_a_stranger_under_its_name_is_left_alone_and_told_until_it_goes(pl
     told = place.condition("j", "Stalled")
     assert told is not None
     assert told.status is ConditionStatus.FALSE
+
+
+async def owned_object(place: Place, job: Job, resource: str, body: Any, group: str = GROUP) -> Any:
+    """Somebody makes an object under the continuation's name and says that the job owns it."""
+    owner = {
+        "apiVersion": "fencepost.dev/v1alpha1",
+        "kind": "FanOutJob",
+        "name": job.key.name,
+        "uid": job.uid,
+        "controller": True,
+    }
+    metadata = {"name": continuation_name(job), "ownerReferences": [owner]}
+    return place.make(resource, {**body, "metadata": metadata}, group)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"queue": "after"}, id="running"),
+        pytest.param({"queue": "after", "request": {"fake": 1}, "suspend": True}, id="suspended"),
+    ],
+)
+async def test_an_object_that_only_says_it_is_ours_is_never_started(place: Place, spec: Any) -> None:
+    with place.operator():
+        job = place.make_job("j", "a", continuation={"template": AFTER})
+        forged = await owned_object(place, job, "leasedtasks", {**AFTER, "spec": spec})
+        await place.settle_all(job)
+        await place.until(stalled_for(place, "j", "NameConflict"), "the conflict is told")
+        assert place.job("j").status.continuation is None
+        found = place.get("leasedtasks", continuation_name(job))
+        assert found is not None
+        assert found["metadata"]["resourceVersion"] == forged["metadata"]["resourceVersion"]
+        place.delete("leasedtasks", continuation_name(job))
+        record = (await place.until_continued("j", seconds=60)).status.continuation
+    assert record is not None
+    assert record.uid != forged["metadata"]["uid"]
+
+
+async def test_a_job_that_the_server_spells_in_its_own_way_is_still_ours(place: Place) -> None:
+    """Quantities are rewritten and empty lists dropped; a Job that differs is none of ours."""
+    resources = {"requests": {"cpu": "0.5", "memory": "1024Mi"}}
+    template = a_job_template(image="example.invalid/none", resources=resources, args=[])
+    with place.operator():
+        await joined_job(place, continuation={"template": template})
+        record = (await place.until_continued("j")).status.continuation
+        other = place.make_job("other", "a", continuation={"template": template})
+        forged = a_job_template(image="example.invalid/else", resources=resources)
+        forged["spec"]["suspend"] = True
+        await owned_object(place, other, "jobs", forged, BATCH)
+        await place.settle_all(other)
+        await place.until(stalled_for(place, "other", "NameConflict"), "the conflict is told")
+    assert record is not None
+    found = place.get("jobs", continuation_name(other), BATCH)
+    assert found is not None
+    assert found["spec"]["suspend"] is True
 
 
 async def test_a_template_that_the_server_refuses_is_told_with_its_sentence(place: Place) -> None:

@@ -22,8 +22,15 @@ from fencepost.protocol.job import (
     Snapshot,
 )
 from fencepost.protocol.payload import canonical_json, request_text, sha256_hex
-from fencepost.protocol.task import Outcome
-from fencepost_operator.continuation_objects import objects_of, seen_in, whole_snapshot
+from fencepost.protocol.task import Outcome, TaskSpec
+from fencepost_operator.continuation_objects import (
+    ContinuationUnfit,
+    is_made_of,
+    objects_of,
+    seen_in,
+    trial_of,
+    whole_snapshot,
+)
 from tests.handlers.values import a_job
 
 POD = {
@@ -172,6 +179,128 @@ def test_what_is_found_under_the_name(owners: Any, suspend: bool | None, found: 
 
 def test_nothing_under_the_name() -> None:
     assert seen_in(None, a_job()).found is Found.NOTHING
+
+
+def stored(job: Job, **changes: Any) -> dict[str, Any]:
+    """The object as it is sent, with other values in its spec."""
+    body: dict[str, Any] = json.loads(json.dumps(objects_of(job).body))
+    return {**body, "spec": {**body["spec"], **changes}}
+
+
+A_TASK = joined(ContinuationKind.LEASED_TASK, a_leased_task(queue="after", request={"n": 1}))
+A_FAN_OUT = joined(
+    ContinuationKind.FAN_OUT_JOB,
+    {
+        "apiVersion": "fencepost.dev/v1alpha1",
+        "kind": "FanOutJob",
+        "spec": {"branches": [{"name": "x", "request": {"n": 1}}]},
+    },
+)
+A_JOB = joined(
+    ContinuationKind.JOB, {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": POD}}}
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "ours"),
+    [
+        pytest.param(A_TASK, {}, True, id="a task"),
+        pytest.param(
+            A_TASK,
+            {"suspend": False, "priority": TaskSpec().priority, "external": False},
+            True,
+            id="defaults",
+        ),
+        pytest.param(A_TASK, {"request": {"fake": 1}}, False, id="another request"),
+        pytest.param(A_TASK, {"queue": "else"}, False, id="another queue"),
+        pytest.param(A_TASK, {"external": True}, False, id="more than was sent"),
+        pytest.param(A_TASK, {"priority": "x"}, False, id="what cannot be read"),
+        pytest.param(A_FAN_OUT, {"joinPolicy": "AllSettled", "template": {"spec": {}}}, True, id="a job"),
+        pytest.param(A_FAN_OUT, {"branches": [{"name": "y"}]}, False, id="other branches"),
+        pytest.param(A_JOB, {"backoffLimit": 6, "selector": {"matchLabels": {}}}, True, id="a batch Job"),
+        pytest.param(A_JOB, {"template": {"spec": {"containers": []}}}, False, id="another pod"),
+    ],
+)
+def test_ours_has_the_content_that_it_was_sent_with(job: Job, changes: dict[str, Any], ours: bool) -> None:
+    assert is_made_of(stored(job, **changes), objects_of(job).body) is ours
+
+
+def test_labels_that_are_missing_are_not_ours() -> None:
+    template = a_leased_task(queue="after") | {"metadata": {"labels": {"team": "feeds"}}}
+    job = joined(ContinuationKind.LEASED_TASK, template)
+    body = objects_of(job).body
+    more = body["metadata"] | {"labels": {"team": "feeds", "more": "x"}}
+    assert is_made_of(body | {"metadata": more}, body)
+    assert not is_made_of(body | {"metadata": body["metadata"] | {"labels": {}}}, body)
+
+
+def test_a_dry_run_of_a_job_is_compared_without_what_differs_from_job_to_job() -> None:
+    def answer(uid: str) -> dict[str, Any]:
+        labels = {"controller-uid": uid, "job-name": uid, "app": "a"}
+        pods = {"metadata": {"labels": labels}, "spec": POD}
+        made = stored(A_JOB, selector={"matchLabels": {"controller-uid": uid}}, template=pods)
+        return {**made, "metadata": made["metadata"] | {"labels": labels}}
+
+    assert is_made_of(answer("u-1"), answer("u-2"))
+
+
+def test_a_dry_run_is_sent_under_no_name_that_is_taken() -> None:
+    body = objects_of(A_TASK).body
+    metadata = trial_of(body)["metadata"]
+    assert "name" not in metadata
+    assert metadata["generateName"].startswith(body["metadata"]["name"])
+    assert trial_of(body)["spec"] == body["spec"]
+
+
+BATCH = {"apiVersion": "batch/v1", "kind": "Job"}
+FAN_OUT = {"apiVersion": "fencepost.dev/v1alpha1", "kind": "FanOutJob"}
+TASK_SPEC = {"queue": "after"}
+MALFORMED = [
+    (a_leased_task() | {"spec": "x"}, "spec"),
+    (a_leased_task(queue=5), "spec.queue"),
+    (a_leased_task(request="x"), "spec.request"),
+    (a_leased_task(qeue="x"), "did you mean queue?"),
+    (a_leased_task(**TASK_SPEC) | {"metadata": ["x"]}, "metadata"),
+    (a_leased_task(**TASK_SPEC) | {"metadata": {"annotations": ["x"]}}, "metadata.annotations"),
+    (a_leased_task(**TASK_SPEC) | {"metadata": {"labels": {"a": 1}}}, "metadata.labels['a']"),
+    (FAN_OUT | {"spec": {"branches": ["x"]}}, "spec.branches[0]"),
+    (FAN_OUT | {"spec": {"branches": []}}, "spec.branches"),
+    (BATCH, "spec: missing"),
+    (BATCH | {"spec": "x"}, "spec"),
+    (BATCH | {"spec": {}}, "spec.template: missing"),
+    (BATCH | {"spec": {"template": "x"}}, "spec.template"),
+    (BATCH | {"spec": {"template": {"spec": ["x"]}}}, "spec.template.spec"),
+    (BATCH | {"spec": {"template": {"spec": {"containers": []}}}}, "containers: missing"),
+    (BATCH | {"spec": {"template": {"spec": {"containers": ["x"]}}}}, "containers"),
+    (BATCH | {"spec": {"template": {"spec": POD | {"volumes": {"a": 1}}}}}, "volumes"),
+    (
+        BATCH | {"spec": {"template": {"spec": {"containers": [{"name": "c", "volumeMounts": ["x"]}]}}}},
+        "containers[0].volumeMounts",
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "place"), MALFORMED)
+def test_a_template_that_nothing_can_be_made_of_is_refused_with_its_place(
+    template: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(ContinuationUnfit) as refused:
+        objects_of(joined(ContinuationKind(template["kind"]), template))
+    assert str(refused.value).startswith("spec.continuation.template.")
+    assert place in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [ContinuationKind.LEASED_TASK, ContinuationKind.FAN_OUT_JOB])
+def test_a_request_without_room_for_even_a_reference_is_refused(kind: ContinuationKind) -> None:
+    request = {"t": "x" * (limits.REQUEST_BYTES_MAX - 20)}
+    spec = (
+        {"request": request}
+        if kind is ContinuationKind.LEASED_TASK
+        else {"branches": [{"name": "x", "request": request}]}
+    )
+    template = {"apiVersion": "fencepost.dev/v1alpha1", "kind": kind.value, "spec": spec}
+    with pytest.raises(ContinuationUnfit, match="over the limit"):
+        objects_of(joined(kind, template))
 
 
 def test_a_job_without_a_continuation_has_no_objects() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.local.jobs import JobApplied
 from fencepost.ports import Applied, Cause, NewTask, Refused
-from fencepost.protocol.fanout import child_name, continuation_name
+from fencepost.protocol.fanout import child_name, continuation_name, owner_of_children
 from fencepost.protocol.job import (
     Branch,
     Continuation,
@@ -299,8 +299,28 @@ async def test_a_stranger_under_the_continuations_name_is_a_conflict(embedded: E
     assert (await embedded.store.task(key)) is not None
 
 
+@pytest.mark.parametrize("suspend", [False, True])
+async def test_a_task_that_only_says_it_is_the_continuation_is_a_conflict(
+    embedded: Embedded, suspend: bool
+) -> None:
+    job = await create(embedded, replace(SPEC, continuation=then("LeasedTask", {"queue": "total"})))
+    key = ObjectKey(namespace="default", name=continuation_name(job))
+    forged = NewTask(key=key, spec=TaskSpec(queue="total", suspend=suspend), owner=owner_of_children(job))
+    assert isinstance(await embedded.store.create(forged), Applied)
+    for branch in NAMES:
+        await settle(embedded, job, branch)
+    await embedded.store.keep_up()
+    joined = await job_now(embedded)
+    assert joined.joined
+    assert joined.status.continuation is None
+    assert {c.type: c for c in joined.status.conditions}["Stalled"].reason == "NameConflict"
+
+
 async def test_a_continuation_that_needs_pods_says_so(embedded: Embedded) -> None:
-    job = await create(embedded, replace(SPEC, continuation=then("Job", {"template": {}})))
+    job = await create(
+        embedded,
+        replace(SPEC, continuation=then("Job", {"template": {"spec": {"containers": [{"name": "c"}]}}})),
+    )
     for branch in NAMES:
         await settle(embedded, job, branch)
     stalled = {c.type: c for c in (await job_now(embedded)).status.conditions}["Stalled"]

@@ -256,7 +256,16 @@ BAD = [
     (json.dumps(manifest_of(0)), "branches"),
     (
         json.dumps(
-            manifest_of(1, continuation={"template": {"apiVersion": "batch/v1", "kind": "Job", "spec": {}}})
+            manifest_of(
+                1,
+                continuation={
+                    "template": {
+                        "apiVersion": "batch/v1",
+                        "kind": "Job",
+                        "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}},
+                    }
+                },
+            )
         ),
         "needs a cluster",
     ),

@@ -40,7 +40,7 @@ NEXT = {
     (None, Found.NOTHING, ""): Step.CREATE,
     (None, Found.STRANGER, "uid-x"): Step.CONFLICT,
     (None, Found.SUSPENDED, "uid-x"): Step.RECORD,
-    (None, Found.RUNNING, "uid-x"): Step.RECORD,
+    (None, Found.RUNNING, "uid-x"): Step.CONFLICT,
     (False, Found.NOTHING, ""): Step.LOST,
     (False, Found.STRANGER, "uid-x"): Step.LOST,
     (False, Found.SUSPENDED, "uid-x"): Step.DELETE_DUPLICATE,
@@ -84,6 +84,10 @@ def test_only_the_recorded_object_is_ever_started() -> None:
         (Record.THIS, Found.SUSPENDED)
     ]
     assert {record for (record, _), step in STEPS.items() if step is Step.CREATE} == {Record.NONE}
+
+
+def test_only_an_object_that_has_not_run_is_ever_recorded() -> None:
+    assert [pair for pair, step in STEPS.items() if step is Step.RECORD] == [(Record.NONE, Found.SUSPENDED)]
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,12 @@ BUGS = (
         wrong="return Record.THIS",
     ),
     Bug(
+        rule="what runs before its UID is recorded is not ours",
+        file="continuation.py",
+        right="(Record.NONE, Found.RUNNING): Step.CONFLICT",
+        wrong="(Record.NONE, Found.RUNNING): Step.RECORD",
+    ),
+    Bug(
         rule="a late duplicate of a started continuation is deleted",
         file="continuation.py",
         right="late = seen.found is Found.SUSPENDED and seen.uid != record.uid",

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from fencepost.api import names, read, v1alpha1
+from fencepost.api.batch_job import problems_of_batch_job
 from fencepost.api.documents import DocumentUnreadable, documents_of
 from fencepost.api.sentences import missing_or_misspelt, sentences
 from fencepost.protocol import limits
@@ -210,13 +211,36 @@ def _problems_of_continuation(continuation: object, at: str) -> Iterator[str]:
     """The object that is made after the join, checked now and not when it is too late."""
     if not isinstance(continuation, Mapping):
         return
-    template = continuation["template"]
+    yield from problems_of_template(continuation["template"], at)
+
+
+def problems_of_template(template: Mapping[str, Any], at: str) -> Iterator[str]:
+    """Why no object can be made of the template of a continuation, each as `path: sentence`."""
+    yield from _problems_of_metadata_to_keep(template.get("metadata"), f"{at}.metadata")
+    spec = template.get("spec")
     if (template["apiVersion"], template["kind"]) not in AFTER:
         yield (
             f"{at}: {template['apiVersion']} {template['kind']} cannot be a continuation, expected a "
             f"LeasedTask or FanOutJob of {names.API_VERSION}, or a Job of batch/v1"
         )
     elif template["kind"] in MODELS:
-        yield from _problems({"metadata": {}, **template}, f"{at}.")
-    elif not isinstance(template.get("spec"), Mapping):
+        yield from _problems({**template, "metadata": {}}, f"{at}.")
+    elif spec is None:
         yield f"{at}.spec: missing; expected the spec of a batch/v1 Job"
+    elif not isinstance(spec, Mapping):
+        yield f"{at}.spec: expected an object, got {spec!r:.80}"
+    else:
+        yield from problems_of_batch_job(spec, f"{at}.spec")
+
+
+def _problems_of_metadata_to_keep(metadata: object, at: str) -> Iterator[str]:
+    """Of the metadata of a template only labels and annotations are kept, but for keys of ours."""
+    if metadata is None:
+        return
+    if not isinstance(metadata, Mapping):
+        yield f"{at}: expected an object, got {metadata!r:.60}"
+        return
+    for part in ("labels", "annotations"):
+        texts = metadata.get(part)
+        ours = {key for key in texts if isinstance(key, str)} if isinstance(texts, Mapping) else set()
+        yield from _problems_of_texts(f"{at}.{part}", texts, ours)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fencepost.api import read
+from fencepost.api.manifest import problems_of_template
 from fencepost.local.jobs import keep_job, put_job
 from fencepost.local.ledger import Ledger
 from fencepost.ports import NewTask, Refused
@@ -66,20 +67,30 @@ def _look(ledger: Ledger, job: Job, kind: ContinuationKind, key: ObjectKey) -> S
     found = _task_or_job(ledger, kind, key)
     if found is None:
         return Seen(found=Found.NOTHING)
-    uid, owner, suspended = found
-    if owner != owner_of_children(job):
+    uid, owner, spec = found
+    if owner != owner_of_children(job) or (job.status.continuation is None and not _is_ours(job, spec)):
         return Seen(found=Found.STRANGER, uid=uid)
-    return Seen(found=Found.SUSPENDED if suspended else Found.RUNNING, uid=uid)
+    return Seen(found=Found.SUSPENDED if spec.suspend else Found.RUNNING, uid=uid)
+
+
+def _is_ours(job: Job, spec: TaskSpec | JobSpec) -> bool:
+    """Whether it is what would be created: an owner can be written by anybody."""
+    if job.spec.continuation is None:
+        return False
+    try:
+        return spec == replace(continuation_spec(job, job.spec.continuation), suspend=True)
+    except ContinuationRefused:
+        return False
 
 
 def _task_or_job(
     ledger: Ledger, kind: ContinuationKind, key: ObjectKey
-) -> tuple[str, Owner | None, bool] | None:
+) -> tuple[str, Owner | None, TaskSpec | JobSpec] | None:
     if kind is ContinuationKind.FAN_OUT_JOB:
         job = ledger.shelf.job(key)
-        return (job.uid, job.owner, job.spec.suspend) if job else None
+        return (job.uid, job.owner, job.spec) if job else None
     kept = ledger.shelf.kept(key)
-    return (kept.task.uid, kept.task.owner, kept.task.spec.suspend) if kept else None
+    return (kept.task.uid, kept.task.owner, kept.task.spec) if kept else None
 
 
 def _carry_out(
@@ -142,7 +153,11 @@ def continuation_spec(job: Job, planned: Continuation) -> TaskSpec | JobSpec:
 
 def template_spec(planned: Continuation) -> TaskSpec | JobSpec:
     """The template's own spec, without a snapshot. Raises `ContinuationRefused`."""
-    spec = json.loads(planned.template).get("spec", {})
+    template: Members = json.loads(planned.template)
+    problem = next(problems_of_template(template, "spec.continuation.template"), None)
+    if problem is not None:
+        raise ContinuationRefused(problem)
+    spec = template["spec"]
     try:
         if planned.kind is ContinuationKind.LEASED_TASK:
             return read.task_spec(spec)

@@ -3,7 +3,9 @@
 It is created *suspended* under a name derived from the job; its UID is recorded by compare-and-swap; then
 it is unsuspended with a test on that UID, and `started` is recorded. From then on it is hands off: a person
 may suspend it. Whatever else turns up under the name is not ours to start: a late duplicate that the job
-owns is deleted while it is suspended, a stranger is a conflict that a person has to solve.
+owns is deleted while it is suspended, a stranger is a conflict that a person has to solve. That an object
+names the job as its owner proves nothing, for anybody can write that: before a UID is recorded, ours is
+suspended, because nobody of us unsuspends anything earlier, and it has the content that we create it with.
 
 A crash between any two steps leaves a state from which the same table goes on.
 """
@@ -20,10 +22,14 @@ from fencepost.protocol.payload import canonical_json
 
 
 class Found(Enum):
-    """What an uncached read finds under the continuation's name."""
+    """What an uncached read finds under the continuation's name.
+
+    While no UID is recorded, whoever looks compares the content too: a suspended object that the job owns and
+    that is not what we would create is a STRANGER. Afterwards the UID tells.
+    """
 
     NOTHING = "nothing"
-    STRANGER = "an object that the job does not own"
+    STRANGER = "an object that the job does not own, or that we did not make"
     SUSPENDED = "an object of ours, suspended"
     RUNNING = "an object of ours, not suspended"
 
@@ -63,7 +69,7 @@ STEPS: Final[dict[tuple[Record, Found], Step]] = {
     (Record.NONE, Found.NOTHING): Step.CREATE,
     (Record.NONE, Found.STRANGER): Step.CONFLICT,
     (Record.NONE, Found.SUSPENDED): Step.RECORD,
-    (Record.NONE, Found.RUNNING): Step.RECORD,
+    (Record.NONE, Found.RUNNING): Step.CONFLICT,  # ours does not run before its UID is recorded
     (Record.THIS, Found.SUSPENDED): Step.UNSUSPEND,
     (Record.THIS, Found.RUNNING): Step.RECORD_STARTED,
     (Record.THIS, Found.STRANGER): Step.CONFLICT,

@@ -28,7 +28,7 @@ from fencepost_operator.keys import Key, job_key, task_key
 from fencepost_operator.leases import LeaseObserver
 from fencepost_operator.logs import Repeats, about, logger
 from fencepost_operator.queue import WorkQueue
-from fencepost_operator.unfit import Unfit, too_large_spec, unreadable_spec
+from fencepost_operator.unfit import Unfit, refused_continuation, too_large_spec, unreadable_spec
 
 PAGE_SIZE: Final = 200
 DELETED: Final = "DELETED"
@@ -291,7 +291,9 @@ class World:
         key, uid = _key_and_uid(found)
         try:
             job = job_from_object(found)
-            trouble = None if self._is_known(key, uid) else too_large_spec(found)
+            trouble = (
+                None if self._is_known(key, uid) else too_large_spec(found) or refused_continuation(found)
+            )
         except Unreadable as problem:
             job, trouble = None, unreadable_spec(found)
             if trouble is None:

@@ -1,7 +1,8 @@
 """Jobs that the API server has stored and that nobody can fan out: which they are, and what is said of them.
 
 No schema sees into a request or adds up a spec, so a job may ask for numbers beyond 2^53, for requests of a
-thousand levels or of more than 64 KiB, or be so large that its own status would not fit beside its spec.
+thousand levels or of more than 64 KiB, or be so large that its own status would not fit beside its spec. Or
+its continuation is a template that no object can be made of, which nobody should learn after the join.
 Nothing is created of such a job. A spec is immutable, so it stays unfit until somebody deletes it.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
+from fencepost.api.manifest import problems_of_template
 from fencepost.api.read import Unreadable, job_spec
 from fencepost.protocol import limits
 from fencepost.protocol.job import Condition, ConditionStatus, JobStatus
@@ -19,6 +22,9 @@ from fencepost.protocol.task import cut_to_bytes
 from fencepost_operator.decide import StallReason, Trouble, with_trouble
 
 WHAT_TO_DO: Final = "No task is created. A spec cannot be changed: delete this job and make another one."
+
+TEMPLATE: Final = "spec.continuation.template"
+PROBLEMS_TOLD_MAX: Final = 3
 
 Json = Mapping[str, Any]
 
@@ -49,6 +55,21 @@ def too_large_spec(found: Json) -> Trouble | None:
         return None
     message = f"The spec takes {size} bytes, over the limit of {limits.JOB_SPEC_BYTES_MAX}. {WHAT_TO_DO}"
     return Trouble(reason=StallReason.SPEC_TOO_LARGE, message=message)
+
+
+def refused_continuation(found: Json) -> Trouble | None:
+    """What is wrong with the template of a continuation in a spec that can be read.
+
+    Of a job that has begun nothing is said here: it is joined, and its continuation refused, when it is due.
+    """
+    after = found["spec"].get("continuation")
+    if after is None or (found.get("status") or {}).get("created"):
+        return None
+    problems = list(islice(problems_of_template(after["template"], TEMPLATE), PROBLEMS_TOLD_MAX))
+    if not problems:
+        return None
+    sentences = cut_to_bytes("; ".join(problems), limits.MESSAGE_BYTES_MAX // 2)
+    return Trouble(reason=StallReason.CONTINUATION_REFUSED, message=f"{sentences}. {WHAT_TO_DO}")
 
 
 def status_of_unfit(trouble: Trouble, *, generation: int) -> JobStatus:

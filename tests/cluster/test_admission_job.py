@@ -116,6 +116,54 @@ BAD_SPECS = [
 ]
 
 
+AFTER = "spec.continuation.template"
+
+
+def after(kind: str, spec: Any, **more: Any) -> dict[str, Any]:
+    """A template of this kind, whatever it looks like."""
+    version = "batch/v1" if kind == "Job" else "fencepost.dev/v1alpha1"
+    return {"apiVersion": version, "kind": kind, **({} if spec is None else {"spec": spec}), **more}
+
+
+BAD_TEMPLATES = [
+    ("no spec", after("LeasedTask", None), f"{AFTER}.spec is missing"),
+    ("a spec that is text", after("LeasedTask", "x"), f"{AFTER}.spec"),
+    ("metadata in a list", after("LeasedTask", {}, metadata=["x"]), f"{AFTER}.metadata"),
+    ("a list of annotations", after("LeasedTask", {}, metadata={"annotations": ["x"]}), f"{AFTER}.metadata"),
+    ("a number for a label", after("LeasedTask", {}, metadata={"labels": {"a": 1}}), f"{AFTER}.metadata"),
+    ("a request that is text", after("LeasedTask", {"request": "x"}), f"{AFTER}.spec.request"),
+    ("no branches", after("FanOutJob", {}), f"{AFTER}.spec.branches"),
+    ("a branch that is text", after("FanOutJob", {"branches": ["x"]}), f"{AFTER}.spec.branches"),
+    (
+        "a request of a branch that is text",
+        after("FanOutJob", {"branches": [{"name": "x", "request": "x"}]}),
+        f"{AFTER}.spec.branches",
+    ),
+    ("a Job without pods", after("Job", {}), f"{AFTER}.spec.template.spec"),
+    ("pods that are text", after("Job", {"template": "x"}), f"{AFTER}.spec.template.spec"),
+    ("a pod that is text", after("Job", {"template": {"spec": "x"}}), f"{AFTER}.spec.template.spec"),
+    (
+        "a container that is text",
+        after("Job", {"template": {"spec": {"containers": ["x"]}}}),
+        f"{AFTER}.spec.template.spec",
+    ),
+    (
+        "volumes that are an object",
+        after("Job", {"template": {"spec": {"containers": [], "volumes": {"a": 1}}}}),
+        f"{AFTER}.spec.template.spec",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "refused"), BAD_TEMPLATES, ids=[row[0] for row in BAD_TEMPLATES]
+)
+def test_a_template_that_nothing_can_be_made_of_is_refused_before_it_is_stored(
+    world: World, name: str, template: Any, refused: str
+) -> None:
+    refuse(post(world, "person", {"branches": THREE, "continuation": {"template": template}}), refused)
+
+
 @pytest.mark.parametrize(("name", "spec", "refused"), BAD_SPECS, ids=[row[0] for row in BAD_SPECS])
 def test_a_bad_spec_is_refused_with_its_place(world: World, name: str, spec: Any, refused: str) -> None:
     for who in ("person", "operator", "admin"):
@@ -145,6 +193,16 @@ GOOD_SPECS = [
     ("1024 branches", {"branches": [{"name": f"b{n}"} for n in range(limits.BRANCHES_MAX)]}),
     ("a LeasedTask after", {"branches": THREE, "continuation": TASK_AFTER}),
     ("a FanOutJob after", {"branches": THREE, "continuation": job_after(None)}),
+    ("a Job after", {"branches": THREE, "continuation": JOB_AFTER}),
+    (
+        "labels and annotations after",
+        {
+            "branches": THREE,
+            "continuation": {
+                "template": TASK_AFTER["template"] | {"metadata": {"labels": {"a": "b"}, "annotations": {}}}
+            },
+        },
+    ),
     ("everything", {"branches": THREE, "parallelism": 2, "suspend": True, "ttlSecondsAfterFinished": 0}),
 ]
 

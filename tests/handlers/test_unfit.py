@@ -92,6 +92,47 @@ def test_a_spec_that_cannot_be_read_is_looked_at_once(
     assert len(queued) == 0
 
 
+def with_continuation(**template: Any) -> Any:
+    found = job_object()
+    made = {
+        "apiVersion": "fencepost.dev/v1alpha1",
+        "kind": "LeasedTask",
+        "spec": {"queue": "after"},
+    } | template
+    found["spec"]["continuation"] = {"when": "Settled", "template": made}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ({"spec": "x"}, "spec.continuation.template.spec"),
+        ({"spec": {"request": "x"}}, "spec.continuation.template.spec.request"),
+        ({"spec": {"qeue": "x"}}, "did you mean queue?"),
+        ({"metadata": {"annotations": ["x"]}}, "spec.continuation.template.metadata.annotations"),
+        ({"kind": "FanOutJob", "spec": {"branches": ["x"]}}, "spec.continuation.template.spec.branches[0]"),
+    ],
+)
+def test_a_continuation_that_nothing_can_be_made_of_is_told_before_the_fan_out(
+    world: World, template: Any, sentence: str
+) -> None:
+    world.job_event("ADDED", with_continuation(**template))
+    unfit = world.cache.unfit_job(KEY)
+    assert unfit is not None and unfit.trouble.reason is StallReason.CONTINUATION_REFUSED
+    assert sentence in unfit.trouble.message and "No task is created" in unfit.trouble.message
+    assert world.cache.job(KEY) is None
+
+
+def test_a_job_with_a_fit_continuation_or_one_that_has_begun_goes_on(world: World) -> None:
+    world.job_event("ADDED", with_continuation())
+    assert world.cache.job(KEY) is not None
+    world.job_event("DELETED", with_continuation())
+    begun = with_continuation(spec="x")
+    begun["status"]["created"] = 1
+    world.job_event("ADDED", begun)
+    assert world.cache.job(KEY) is not None and world.cache.unfit_job(KEY) is None
+
+
 def test_a_spec_over_the_limit_is_told_apart_from_one_at_it(world: World) -> None:
     world.job_event("ADDED", of_size(limits.JOB_SPEC_BYTES_MAX))
     assert world.cache.job(KEY) is not None and world.cache.unfit_job(KEY) is None

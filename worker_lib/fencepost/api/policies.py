@@ -90,12 +90,56 @@ RECEIPT: Final = Policy(
 
 _BRANCHES: Final = "{}.spec.branches.transformMapEntry(i, b, {{b.name: b.?request}})"
 
+# What the operator has to look into when it makes the continuation, hours later. The rest of such an object
+# is checked by its own schema, when it is made.
+_SHAPE_OF_CONTINUATION: Final = (
+    Validation(
+        on=CREATE,
+        expression="!has(object.spec.continuation) || has(variables.after.spec)",
+        message="spec.continuation.template.spec is missing: nothing can be made without it",
+    ),
+    Validation(
+        on=CREATE,
+        expression="['labels', 'annotations'].all(k, !(k in variables.afterMetadata) || "
+        "(type(variables.afterMetadata[k]) == map && variables.afterMetadata[k].all(n, "
+        "type(variables.afterMetadata[k][n]) == string)))",
+        message="spec.continuation.template.metadata: labels and annotations are keys with texts",
+    ),
+    Validation(
+        on=CREATE,
+        expression=f"variables.afterKind != '{names.LEASED_TASK}' || !has(variables.afterSpec.request) || "
+        "type(variables.afterSpec.request) == map",
+        message="spec.continuation.template.spec.request is an object",
+    ),
+    Validation(
+        on=CREATE,
+        expression=f"variables.afterKind != '{names.FAN_OUT_JOB}' || (has(variables.afterSpec.branches) && "
+        "type(variables.afterSpec.branches) == list && variables.afterSpec.branches.all(b, type(b) == map "
+        "&& (!has(b.request) || type(b.request) == map)))",
+        message="spec.continuation.template.spec.branches is a list of objects, each with a name and a "
+        "request that is an object",
+    ),
+    Validation(
+        on=CREATE,
+        expression="variables.afterKind != 'Job' || (has(variables.afterSpec.template) && "
+        "type(variables.afterSpec.template) == map && has(variables.afterSpec.template.spec) && "
+        "type(variables.afterSpec.template.spec) == map && ['volumes', 'initContainers', 'containers'].all("
+        "k, !(k in variables.afterSpec.template.spec) || (type(variables.afterSpec.template.spec[k]) == list "
+        "&& variables.afterSpec.template.spec[k].all(one, type(one) == map))))",
+        message="spec.continuation.template.spec.template.spec is the spec of a pod: its containers and "
+        "volumes are lists of objects",
+    ),
+)
+
 FAN_OUT_JOB: Final = Policy(
     name="fencepost-fanoutjob",
     resource=names.FAN_OUT_JOBS,
     operations=(CREATE, UPDATE),
     variables=(
         Variable(name="after", expression="object.spec.?continuation.?template.orValue({})"),
+        Variable(name="afterKind", expression="variables.after.?kind.orValue('')"),
+        Variable(name="afterMetadata", expression="variables.after.?metadata.orValue({})"),
+        Variable(name="afterSpec", expression="variables.after.?spec.orValue({})"),
         Variable(
             name="jobs",
             expression="authorizer.group('batch').resource('jobs').namespace(request.namespace)"
@@ -103,6 +147,7 @@ FAN_OUT_JOB: Final = Policy(
         ),
     ),
     validations=(
+        *_SHAPE_OF_CONTINUATION,
         Validation(
             on=CREATE,
             expression="variables.after.?kind.orValue('') != 'Job' || variables.jobs",

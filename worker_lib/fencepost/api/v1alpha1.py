@@ -237,6 +237,16 @@ class ContinuationTemplate(Wire):
 
     api_version: Short = Field(description="fencepost.dev/v1alpha1, or batch/v1 for a Job.")
     kind: Short = Field(description="LeasedTask, FanOutJob or Job.")
+    metadata: dict[str, Any] | None = Field(
+        default=None,
+        json_schema_extra=PRESERVE,
+        description="Its labels and annotations are kept. Name, namespace and owner are set by the operator.",
+    )
+    spec: dict[str, Any] | None = Field(
+        default=None,
+        json_schema_extra=PRESERVE,
+        description="The spec of the object. Required: without one nothing can be made.",
+    )
 
 
 class Continuation(Wire):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from itertools import pairwise
 
 import pytest
 
 from fencepost import Worker
+from fencepost.outbox.audit import FindingKind, audit_report
 from fencepost.ports import Answer, StoreUnavailable, Unanswered
 from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.mutation import Claim, Mutation, Release, Submit
@@ -165,6 +167,42 @@ async def test_a_lost_outbox_file_is_noticed_at_the_next_start(
         await scene.claimed_as(task, outbox.holder, mark="17 " + "ab" * 32)
     await scene.work(forbidden())
     assert any("rolled back or replaced" in record.message for record in caplog.records)
+
+
+async def test_an_older_copy_of_the_outbox_is_noticed_at_the_start_and_by_the_audit(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of its work is settled, and the last claim carries no step that the copy lacks."""
+    scene.store.put("q", name="a")
+    await scene.work(echo())
+    shutil.copy(scene.folder / "outbox.db", scene.folder / "older.db")
+    scene.store.put("q", name="b")
+    await scene.work(echo())
+    assert caplog.records == []
+    shutil.copy(scene.folder / "older.db", scene.folder / "outbox.db")
+
+    await scene.work(forbidden())
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith("default/b: the receipt ")
+    assert told.endswith(" has no row here (see `fencepost audit`)")
+    with scene.outbox() as outbox:
+        report = audit_report(outbox, await scene.store.claimed_by_outbox(outbox.uuid))
+    assert (FindingKind.ROW_MISSING, report.ok) in {(finding.kind, report.ok) for finding in report.findings}
+
+
+async def test_of_many_rows_that_are_gone_the_log_tells_a_few_and_how_many_more(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.store.put("q", name="first")
+    await scene.work(echo())
+    shutil.copy(scene.folder / "outbox.db", scene.folder / "older.db")
+    for number in range(9):
+        scene.store.put("q", name=f"t{number}")
+    await scene.work(echo())
+    shutil.copy(scene.folder / "older.db", scene.folder / "outbox.db")
+    await scene.work(forbidden())
+    assert len(caplog.records) == 6
+    assert " more of its own" in caplog.messages[-1]
 
 
 async def test_rows_of_the_outbox_wait_for_their_turn_while_put_off(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from fencepost import Lease, OutcomeUnknown, Rejected, Worker
 from fencepost.protocol.drain import RowStatus
 from fencepost.protocol.mutation import Claim, Heartbeat, Mutation, Release, Submit
 from fencepost.protocol.receipt import verify_chain
-from fencepost.protocol.task import Hold, LeaseEnd, Outcome, State
+from fencepost.protocol.task import Hold, LeaseEnd, Outcome, State, UnknownPolicy
 from fencepost.worker.failures import AppUnusable
 from tests.worker.scene import Scene, echo
 
@@ -128,8 +128,6 @@ async def test_an_acknowledged_unknown_is_no_result_the_next_claim_executes(scen
         if lease.token == 1:
             raise OutcomeUnknown
         return "done"
-
-    from fencepost.protocol.task import UnknownPolicy
 
     scene.store.put("q", name="t", unknown_policy=UnknownPolicy.RECLAIM)
     await scene.work(worker)

@@ -238,6 +238,39 @@ async def test_a_late_duplicate_of_it_is_deleted_while_it_is_suspended(place: Pl
     assert job.uid == first["metadata"]["ownerReferences"][0]["uid"]
 
 
+class ReadsTheJobEarly(ApiClient):
+    """What has the continuation's name is read when another operator has meanwhile started it."""
+
+    meanwhile: ClassVar[list[Callable[[], Any]]] = []
+
+    async def get(self, path: str, **more: Any) -> Result:
+        while self.meanwhile and "-then-" in path:
+            await self.meanwhile.pop()()
+        return await super().get(path, **more)
+
+
+async def test_what_another_operator_started_meanwhile_is_no_conflict(place: Place) -> None:
+    job = place.make_job("j", "a", continuation={"template": AFTER})
+    ReadsTheJobEarly.meanwhile.clear()
+    async with parts_at(place) as other, parts_at(place, client_type=ReadsTheJobEarly) as parts:
+        shown = place.get("fanoutjobs", "j")
+        assert shown is not None
+        parts.world.job_event("MODIFIED", shown)
+        await parts.look(job)
+        await place.settle_all(job)
+        await parts.world.list_all((place.namespace,))
+        await other.world.list_all((place.namespace,))
+        ReadsTheJobEarly.meanwhile.append(lambda: other.look(job))
+        await parts.look(job)
+        assert not ReadsTheJobEarly.meanwhile
+    record = place.job("j").status.continuation
+    assert record is not None
+    assert record.started
+    told = place.condition("j", "Stalled")
+    assert told is None or told.status is ConditionStatus.FALSE
+    assert parts.queue.delayed == 0
+
+
 class LosesTheAnswer(ApiClient):
     """Every Job is created, and nobody is told."""
 

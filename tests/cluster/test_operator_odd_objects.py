@@ -171,6 +171,23 @@ async def test_a_job_whose_spec_is_too_large_stands_still_and_says_why(place: Pl
         await told_of(place, operator, "SpecTooLarge", "over the limit of 327680")
 
 
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        pytest.param({"queue": 5}, "spec.continuation.template.spec.queue", id="number"),
+        pytest.param({"qeue": "x"}, "did you mean queue?", id="misspelt"),
+    ],
+)
+async def test_a_job_whose_continuation_nobody_can_make_stands_still_and_says_why(
+    place: Place, spec: Any, sentence: str
+) -> None:
+    """The policy does not know every field of what comes after; the operator says so before the work."""
+    after = {"template": AFTER | {"spec": spec}}
+    with place.operator(flags=["--resync-seconds=1"]) as operator:
+        create(place, "FanOutJob", "odd", json.dumps({"branches": [{"name": "a"}], "continuation": after}))
+        await told_of(place, operator, "ContinuationRefused", sentence)
+
+
 async def test_a_name_is_free_again_after_a_job_that_stood_still(place: Place) -> None:
     with place.operator():
         create(place, "FanOutJob", "odd", odd_branches(DEEP))

@@ -131,8 +131,8 @@ class Continuing:
 
     async def _create(self, key: Key, seen: SeenJob, whole: WholeJob) -> bool | None:
         objects = self._objects(whole)
-        if isinstance(objects, Refused):
-            return await self._not_made(key, whole, objects)
+        if isinstance(objects, str):
+            return await self._tell(key, whole, StallReason.CONTINUATION_REFUSED, objects)
         if objects.config_map is not None:
             problem = await self._make_config_map(whole, objects)
             if problem is not None:
@@ -145,18 +145,17 @@ class Continuing:
             seen.memory.late_copy_at = self._clock() + LATE_WRITE_SECONDS
         return None if isinstance(end, Written) else await self._not_made(key, whole, end)
 
-    def _objects(self, whole: WholeJob) -> ContinuationObjects | Refused:
-        """What to create; whatever prevents that is told to a person, for no other try would end better."""
+    def _objects(self, whole: WholeJob) -> ContinuationObjects | str:
+        """What to create, or why it cannot be built: for a person, because no other try ends better."""
         try:
             return objects_of(whole.job)
         except ContinuationUnfit as unfit:
-            return Refused(cause=Cause.SCHEMA, message=str(unfit))
+            return f"the continuation cannot be made: {unfit}"
         except Exception as defect:
             if self._repeats.is_news(whole.job.uid, "defect"):
                 note = about(whole.job.key.namespace, whole.job.key.name, uid=whole.job.uid)
                 logger.exception("defect: the continuation could not be built", extra=note)
-            sentence = f"nothing can be made of its template ({type(defect).__name__})"
-            return Refused(cause=Cause.SCHEMA, message=sentence)
+            return f"the continuation cannot be made of its template ({type(defect).__name__})"
 
     async def _make_config_map(
         self, whole: WholeJob, objects: ContinuationObjects
@@ -183,8 +182,8 @@ class Continuing:
         adds something), so what looks different is compared with what it would store now.
         """
         objects = self._objects(whole)
-        if isinstance(objects, Refused):
-            return await self._not_made(key, whole, objects)
+        if isinstance(objects, str):
+            return await self._tell(key, whole, StallReason.CONTINUATION_REFUSED, objects)
         body = objects.body
         if not is_made_of(found, body):
             path = paths.continuations(continuation.kind, whole.job.key.namespace)
@@ -201,7 +200,7 @@ class Continuing:
 
     async def _not_made(self, key: Key, whole: WholeJob, end: Refused | Unanswered) -> bool | None:
         if isinstance(end, Refused) and end.cause in FOR_A_PERSON:
-            message = f"the continuation cannot be created: {end.message}"
+            message = f"the continuation cannot be created; the API server says: {end.message}"
             return await self._tell(key, whole, StallReason.CONTINUATION_REFUSED, message)
         return self._failed(key, whole, end)
 

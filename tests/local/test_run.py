@@ -19,6 +19,7 @@ import pytest
 from fencepost.local import run as run_module
 from fencepost.local.crew import Crew
 from fencepost.local.one_run import only_run_on
+from fencepost.local.processes import Processes
 from fencepost.local.store import LocalStore
 from fencepost.protocol.task import State
 
@@ -334,6 +335,7 @@ async def test_of_a_workers_log_only_what_this_life_has_said_is_told_and_once(tm
     deaths: list[str] = []
     crew = Crew(
         size=1,
+        processes=Processes(tell=deaths.append),
         command=lambda number: ["outbox", "no-such-command"],
         log_file=lambda number: log,
         on_death=lambda death: deaths.append(death.said),

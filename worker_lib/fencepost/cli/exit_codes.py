@@ -25,6 +25,7 @@ UNKNOWN: Final = 15
 UNACCEPTABLE: Final = 16  # too large, or refused by admission
 STANDSTILL: Final = 20  # `run`: what is left waits for a person or a report
 NO_WORKERS: Final = 21  # `run`: the workers cannot be used or keep dying
+STORE_AWAY: Final = 22  # `run`: the store could not be used for minutes
 INTERRUPTED: Final = 130
 
 APP_UNUSABLE: Final = failures.AppUnusable.exit_code

@@ -8,21 +8,22 @@ is not. Each has an outbox and a log of its own beside the store, so that a late
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from fencepost.local.processes import Processes
 
 # Deaths in a row without anything being settled: a task that kills its worker is settled after a few.
 DEATHS_MAX: Final = 20
 PAUSE_SECONDS_MIN: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 # What no second try can change: 61 and 64 of the worker, 71 to 76 of its outbox but for "in use" (71), which
-# may be a process of an earlier run that is still being killed; and a wrong command line.
-HOPELESS: Final = frozenset({2, 61, 63, 64, 72, 73, 74, 75, 76})
+# may be a process of an earlier run that is still being killed, and "full" (75), which passes when there is
+# room; and a wrong command line.
+HOPELESS: Final = frozenset({2, 61, 63, 64, 72, 73, 74, 76})
 LAST_LINES: Final = 5
 LOG_TAIL_BYTES: Final = 8192
 
@@ -48,16 +49,15 @@ class Crew:
     """`size` workers. `command(number)` is what follows `fencepost` on the command line of one of them."""
 
     size: int
+    processes: Processes
     command: Callable[[int], Sequence[str]]
     log_file: Callable[[int], Path]
     on_death: Callable[[Death], None]
     deaths: int = 0
     hopeless: Death | None = None
-    _processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
-    _stopping: bool = False
 
     async def run(self) -> None:
-        """Keep all of them running until `stop` is called, or until there is no hope left."""
+        """Keep all of them running until they are told to stop, or until there is no hope left."""
         async with asyncio.TaskGroup() as group:
             for number in range(self.size):
                 group.create_task(self._keep_running(number))
@@ -66,58 +66,27 @@ class Crew:
         """The work goes on: deaths are counted anew."""
         self.deaths = 0
 
-    def stop(self) -> None:
-        """Tell all to stop: once, because a second signal would end them before they have let go."""
-        if self._stopping:
-            return
-        self._stopping = True
-        for process in self._processes.values():
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End all now."""
-        self._stopping = True
-        for process in self._processes.values():
-            if process.returncode is None:
-                process.kill()
-
     async def _keep_running(self, number: int) -> None:
         pause = PAUSE_SECONDS_MIN
-        while not self._stopping and self.hopeless is None:
+        while not self.processes.stopping and self.hopeless is None:
             log = self.log_file(number)
             before = log.stat().st_size if log.exists() else 0
-            code = await self._run_once(number)
-            if self._stopping:
+            code = await self.processes.run(self.command(number), log)
+            if self.processes.stopping:
                 return
-            self._count(Death(worker=number, code=code, said=_said(log, since=before)))
+            self._count(Death(worker=number, code=code, said=last_words(log, since=before)))
             await asyncio.sleep(pause)
             pause = min(PAUSE_SECONDS_MAX, pause * 2) if self.deaths > 1 else PAUSE_SECONDS_MIN
-
-    async def _run_once(self, number: int) -> int:
-        with self.log_file(number).open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "fencepost.local.child", str(os.getpid())),
-                *self.command(number),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,  # Ctrl-C is for the parent, which tells them in its own way
-            )
-        self._processes[number] = process
-        if self._stopping:
-            process.kill()
-        return await process.wait()
 
     def _count(self, death: Death) -> None:
         self.deaths += 1
         self.on_death(death)
         if death.code in HOPELESS or self.deaths >= DEATHS_MAX:
             self.hopeless = death
-            self.stop()
+            self.processes.stop()
 
 
-def _said(log: Path, *, since: int) -> str:
+def last_words(log: Path, *, since: int) -> str:
     """The last lines that this life of the worker has written, as one line, each line once."""
     try:
         with log.open("rb") as file:

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Final
 
 from fencepost.local.embedded import EmbeddedStore
+from fencepost.local.patience import Patience
 
 # A lease lasts a second at least, so one that ran out waits a quarter of that at most.
 PASS_SECONDS: Final = 0.25
@@ -36,10 +37,10 @@ class Keeper:
     _spacing: float = BATCH_SECONDS_MIN
     _next_batch: float | None = None
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Pass after pass until `stop` is set. Raises what the store raises."""
+    async def run(self, stop: asyncio.Event, patience: Patience | None = None) -> None:
+        """Pass after pass until `stop` is set. Raises what the store, or `patience`, raises."""
         while not stop.is_set():
-            await self.run_once()
+            await (patience.ask(self.run_once) if patience else self.run_once())
             try:
                 await asyncio.wait_for(stop.wait(), PASS_SECONDS)
             except TimeoutError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +27,9 @@ def only_run_on(store: Path) -> Iterator[None]:
     descriptor = _opened(store.with_name(f"{store.name}.run"))
     try:
         _lock(descriptor, store)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # a full disk: the lock holds without its text
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)

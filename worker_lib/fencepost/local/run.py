@@ -20,10 +20,13 @@ from fencepost.api.manifest import JobManifest, ManifestUnreadable, TaskManifest
 from fencepost.local import continuing, view
 from fencepost.local.crew import Crew, Death
 from fencepost.local.keeper import Keeper
+from fencepost.local.leftovers import Leftovers, outboxes_beyond
 from fencepost.local.one_run import StoreTaken, only_run_on
+from fencepost.local.patience import Patience, StoreAway
+from fencepost.local.processes import Processes
 from fencepost.local.screen import Screen
 from fencepost.local.store import LocalStore
-from fencepost.ports import Cause, NewTask, Refused, StoreRefused, StoreUnavailable
+from fencepost.ports import Cause, NewTask, Refused, StoreRefused, StoreUnavailable, Unanswered
 from fencepost.protocol.job import Continuation, ContinuationKind, JobSpec
 from fencepost.protocol.task import ObjectKey
 
@@ -32,6 +35,7 @@ FAILED: Final = 1  # a job or a task ended Failed
 WRONG_INPUT: Final = 2  # the manifest, the store or the app cannot be used; nothing was started
 STANDSTILL: Final = 20  # what is left waits for a person or a report; start again when that has come
 NO_WORKERS: Final = 21  # the workers cannot be used or keep dying; the log says why
+STORE_AWAY: Final = 22  # the store could not be used for minutes; start again when it can
 INTERRUPTED: Final = 130  # told to stop; start again to go on
 
 CONTINUE: Final = "Nothing is lost: the same command goes on from there."
@@ -71,6 +75,10 @@ class Plan:
     def log(self, number: int) -> Path:
         return self.store.with_name(f"{self.store.name}.worker-{number}.log")
 
+    def drain_command(self, number: int) -> list[str]:
+        where = ["--store", str(self.store), "--namespace", self.namespace]
+        return ["outbox", "drain", *where, "--outbox", str(self.outbox(number))]
+
     def command(self, number: int) -> list[str]:
         where = ["--store", str(self.store), "--namespace", self.namespace]
         return ["worker", self.app, *where, "--outbox", str(self.outbox(number))]
@@ -100,12 +108,18 @@ def run_manifest(
     except (RunRefused, ManifestUnreadable, StoreRefused) as refusal:
         screen.warn(str(refusal))
         return WRONG_INPUT
+    except StoreUnavailable as failure:
+        screen.warn(str(failure))
+        return STORE_AWAY
     try:
         with only_run_on(plan.store):
             return asyncio.run(_Run(plan=plan, store=opened, screen=screen).to_the_end())
-    except (RunRefused, StoreTaken, StoreRefused, StoreUnavailable) as refusal:
+    except (RunRefused, StoreTaken, StoreRefused) as refusal:
         screen.warn(str(refusal))
         return WRONG_INPUT
+    except (StoreAway, StoreUnavailable) as failure:
+        screen.warn(f"{failure}. {CONTINUE}")
+        return STORE_AWAY
     finally:
         screen.end_progress()
         opened.close_now()
@@ -177,26 +191,54 @@ class _Run:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _signals: int = 0
     _still: int = 0
+    _processes: Processes = field(init=False)
+    _patience: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._processes = Processes(tell=self.screen.warn)
+        self._patience = Patience(tell=self.screen.warn, stop=self._stop)
 
     async def to_the_end(self) -> int:
-        await self._create()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._told_to_stop)
+        try:
+            await self._prepare()
+            code = await self._work()
+            self.screen.end_progress()
+            await self._tell_the_end(code)
+        except StoreUnavailable:
+            if not self._signals:
+                raise
+            self.screen.warn(f"interrupted. {CONTINUE}")
+            return INTERRUPTED
+        return code
+
+    async def _prepare(self) -> None:
+        """Make what is not made yet, and hand in what no worker of this run would."""
+        await self._patience.ask(self._create)
+        leftovers = Leftovers(
+            processes=self._processes,
+            command=self.plan.drain_command,
+            log_file=self.plan.log,
+            tell=self.screen.warn,
+        )
+        outboxes = outboxes_beyond(self.plan.store, self.plan.workers)
+        await self._patience.ask(lambda: leftovers.hand_in(self.store, outboxes))
+
+    async def _work(self) -> int:
         crew = Crew(
             size=self.plan.workers,
+            processes=self._processes,
             command=self.plan.command,
             log_file=self.plan.log,
             on_death=self._tell_death,
         )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._told_to_stop, crew)
-        keeping = asyncio.create_task(Keeper(store=self.store).run(self._stop))
+        keeping = asyncio.create_task(Keeper(store=self.store).run(self._stop, self._patience))
         working = asyncio.create_task(crew.run())
         try:
-            code = await self._watch(crew, keeping, working)
+            return await self._watch(crew, keeping, working)
         finally:
-            await self._end(crew, keeping, working)
-        self.screen.end_progress()
-        await self._tell_the_end(code)
-        return code
+            await self._end(keeping, working)
 
     async def _tell_the_end(self, code: int) -> None:
         if code in (SUCCEEDED, FAILED, STANDSTILL):
@@ -205,16 +247,23 @@ class _Run:
             waits = await self.store.look(lambda ledger: view.waits(ledger, self.plan.keys))
             self.screen.warn(f"nothing is left to do here: {'; '.join(waits)}")
         if code == INTERRUPTED:
-            seen = await self.store.look(lambda ledger: view.look(ledger, self.plan.keys))
+            seen = await self._look()
             self.screen.warn(f"interrupted at {seen.sentence}. {CONTINUE}")
 
     async def _create(self) -> None:
-        """Make what the manifest names, unless an earlier run did; raises `RunRefused` for other content."""
+        """Make what the manifest names, unless an earlier run did; raises `RunRefused` for other content.
+
+        May be called again after `StoreUnavailable`.
+        """
         for manifest in self.plan.manifests:
             if isinstance(manifest, JobManifest):
                 answer: object = await self.store.create_job(manifest.key_name, manifest.spec)
             else:
                 answer = await self._create_task(manifest)
+            if isinstance(answer, Unanswered):
+                raise StoreUnavailable(answer.message)
+            if isinstance(answer, Refused) and answer.cause is Cause.OVERLOADED:
+                raise StoreUnavailable(answer.message, answer.retry_after_seconds)
             if isinstance(answer, Refused):
                 raise RunRefused(f"{answer.message} (in {self.plan.store}; another --store begins anew)")
 
@@ -231,7 +280,7 @@ class _Run:
         """Look at the store until the run is over, however that comes."""
         settled = -1
         while True:
-            seen = await self.store.look(lambda ledger: view.look(ledger, self.plan.keys))
+            seen = await self._patience.ask(self._look)
             self.screen.progress(seen)
             if seen.settled_of_all > settled:
                 settled = seen.settled_of_all
@@ -257,20 +306,23 @@ class _Run:
         self._still = 0 if seen.can_go_on else self._still + 1
         return STANDSTILL if self._still >= STILL_LOOKS else None
 
-    def _told_to_stop(self, crew: Crew) -> None:
+    async def _look(self) -> view.View:
+        return await self.store.look(lambda ledger: view.look(ledger, self.plan.keys))
+
+    def _told_to_stop(self) -> None:
         self._signals += 1
         self._stop.set()
         if self._signals == 1:
             self.screen.warn("stopping: the workers finish what they hold, a second signal ends them at once")
-            crew.stop()
+            self._processes.stop()
         else:
-            crew.kill()
+            self._processes.kill()
 
     def _tell_death(self, death: Death) -> None:
         self.screen.warn(f"{death.sentence} (log: {self.plan.log(death.worker)})")
 
-    async def _end(self, crew: Crew, keeping: asyncio.Task[None], working: asyncio.Task[None]) -> None:
+    async def _end(self, keeping: asyncio.Task[None], working: asyncio.Task[None]) -> None:
         """Stop the workers and wait for them: they release what they hold; what they have is in outboxes."""
         self._stop.set()
-        crew.stop()
+        self._processes.stop()
         await asyncio.gather(working, keeping, return_exceptions=True)

@@ -32,8 +32,8 @@ def run(manifest: Path, app: str, workers: int, store: Path | None) -> int:
     Killed at any point and started again with the same store, it goes on where it was and ends with the same
     snapshot digest. Exit codes: 0 every job Succeeded, 1 one Failed, 2 wrong input
     or another run has the store, 20 it waits for a person or a report, 21 the workers keep dying, 22 the
-    store could not be used for minutes (a full disk), 61 APP cannot be used, 130 interrupted: the same command
-    goes on.
+    store could not be used for minutes (a full disk), 61 APP cannot be used, 130 interrupted: the same
+    command goes on.
     """
     served = load_worker(app).handlers  # says what is wrong with it before anything is started
     from fencepost.local.run import run_manifest

@@ -23,6 +23,7 @@ from fencepost.api.wire import (
     PRESERVE,
     QUEUE_PATTERN,
     Condition,
+    FreeForm,
     ResultOutcome,
     Seconds,
     Sha256,
@@ -237,16 +238,8 @@ class ContinuationTemplate(Wire):
 
     api_version: Short = Field(description="fencepost.dev/v1alpha1, or batch/v1 for a Job.")
     kind: Short = Field(description="LeasedTask, FanOutJob or Job.")
-    metadata: dict[str, Any] | None = Field(
-        default=None,
-        json_schema_extra=PRESERVE,
-        description="Its labels and annotations are kept. Name, namespace and owner are set by the operator.",
-    )
-    spec: dict[str, Any] | None = Field(
-        default=None,
-        json_schema_extra=PRESERVE,
-        description="The spec of the object. Required: without one nothing can be made.",
-    )
+    metadata: FreeForm | None = Field(default=None, description="Its labels and annotations are kept.")
+    spec: FreeForm | None = Field(default=None, description="The spec of the object. Required.")
 
 
 class Continuation(Wire):

@@ -21,6 +21,7 @@ QUEUE_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
 Seconds = Annotated[int, Field(ge=1, le=limits.DEADLINE_SECONDS_MAX)]
 Ttl = Annotated[int, Field(ge=0, le=limits.DEADLINE_SECONDS_MAX)]
+FreeForm = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]
 Short = Annotated[str, Field(max_length=64)]
 Time = Annotated[str, Field(json_schema_extra=DATE_TIME)]
 # Strictness is for what people write ("30s" is no number); the words of an enum are texts all the same.

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fencepost.api import read
-from fencepost.api.manifest import problems_of_template
 from fencepost.local.jobs import keep_job, put_job
 from fencepost.local.ledger import Ledger
 from fencepost.ports import NewTask, Refused
@@ -153,6 +152,8 @@ def continuation_spec(job: Job, planned: Continuation) -> TaskSpec | JobSpec:
 
 def template_spec(planned: Continuation) -> TaskSpec | JobSpec:
     """The template's own spec, without a snapshot. Raises `ContinuationRefused`."""
+    from fencepost.api.manifest import problems_of_template  # with pydantic, which a start can do without
+
     template: Members = json.loads(planned.template)
     problem = next(problems_of_template(template, "spec.continuation.template"), None)
     if problem is not None:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fencepost.worker.settings import GRACE_SECONDS
-
-# A handler has its grace, and then the worker hands in, releases and closes.
+GRACE_SECONDS: Final = 25.0  # told to each worker: how long its handler may go on
+# After its grace the worker hands in, releases and closes.
 STOP_SECONDS: Final = GRACE_SECONDS + 10.0
 
 

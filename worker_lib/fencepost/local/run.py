@@ -23,7 +23,7 @@ from fencepost.local.keeper import Keeper
 from fencepost.local.leftovers import Leftovers, outboxes_beyond
 from fencepost.local.one_run import StoreTaken, only_run_on
 from fencepost.local.patience import Patience, StoreAway
-from fencepost.local.processes import Processes
+from fencepost.local.processes import GRACE_SECONDS, Processes
 from fencepost.local.screen import Screen
 from fencepost.local.store import LocalStore
 from fencepost.ports import Cause, NewTask, Refused, StoreRefused, StoreUnavailable, Unanswered
@@ -81,7 +81,8 @@ class Plan:
 
     def command(self, number: int) -> list[str]:
         where = ["--store", str(self.store), "--namespace", self.namespace]
-        return ["worker", self.app, *where, "--outbox", str(self.outbox(number))]
+        grace = ["--grace-seconds", str(GRACE_SECONDS)]
+        return ["worker", self.app, *where, *grace, "--outbox", str(self.outbox(number))]
 
 
 def run_manifest(

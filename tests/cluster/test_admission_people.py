@@ -232,7 +232,7 @@ def test_the_columns_of_a_job_have_its_sentence(world: World) -> None:
     name = world.new_name("shown")
     as_person(world, "create", "--filename", "-", input=job_manifest(name))
     header, row = table(as_person(world, "get", "foj", name))
-    assert header == ["NAME", "STATE", "CREATED", "MESSAGE", "AGE"]
+    assert header == ["NAME", "STATE", "TASKS", "MESSAGE", "AGE"]
     assert row[:4] == [name, "Running", "0", "not settled yet"]
 
 

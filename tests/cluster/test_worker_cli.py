@@ -67,7 +67,7 @@ def test_from_enqueue_to_audit(run: Callable[[str], Run], namespace: str, tmp_pa
     assert worker("submit", "lease.json", "by hand").stdout == "DUPLICATE\n"
     assert worker("submit", "lease.json", "otherwise").returncode == 14
     done = worker("worker", "feeds:worker", "--once")
-    assert (done.returncode, "'ACCEPTED': 1" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "ended: 1 claim, 1 accepted" in done.stderr) == (0, True), done.stderr
     listed = json.loads(person("get", "tasks", "-o", "json").stdout)["items"]
     assert {item["status"]["state"] for item in listed} == {"Succeeded"}
     audited = worker("audit")

@@ -329,8 +329,14 @@ BUGS = (
     Bug(
         rule="an acknowledged Unknown is no result",
         file="drain.py",
-        right="return not (status is RowStatus.ACKNOWLEDGED and outcome is Outcome.UNKNOWN)",
-        wrong="return True",
+        right="return outcome is not Outcome.UNKNOWN or status not in",
+        wrong="return True or status not in",
+    ),
+    Bug(
+        rule="a dead Unknown is no result either",
+        file="drain.py",
+        right="not in (RowStatus.ACKNOWLEDGED, RowStatus.DEAD)",
+        wrong="not in (RowStatus.ACKNOWLEDGED,)",
     ),
     Bug(
         rule="I4: a replay compares every step",

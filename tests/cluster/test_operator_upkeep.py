@@ -85,6 +85,8 @@ async def test_failures_are_counted_and_the_one_too_many_settles(place: Place) -
             await place.until(lambda: there(place, "t").hold is None, "it is freed")
             await worker.release(await worker.claim(task.key))
             await place.until(lambda: there(place, "t").settled, "it is settled")
+            # The server shows it before the operator has heard the answer, and it is killed at the end.
+            operator.until(lambda: "settle applied" in operator.log(), "the operator has said so")
     settled = there(place, "t")
     assert (settled.state, settled.failures, settled.token) == (State.FAILED, 2, 2)
     receipt = settled.settling_receipt

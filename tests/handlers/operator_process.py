@@ -88,8 +88,9 @@ class OperatorProcess:
         return self._said or Path(self._log.name).read_text()
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log as JSON; fails on a line that is none."""
-        return [json.loads(line) for line in self.log().splitlines()]
+        """The log as JSON; fails on a line that is none. One that is still being written is left out."""
+        whole, _, _ = self.log().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a probe; 0 where nobody answers."""
